@@ -13,8 +13,8 @@ help:  ## show this list
 test:  ## run the quick tests, one process per core; ARGS="-k quant" adds arguments of pytest
 	$(RUN) $(TEST) $(ARGS)
 
-test-all:  ## run every test of a machine without a GPU, network or Verilator; takes half an hour
-	HYPOTHESIS_PROFILE=ci $(RUN) --extra test-all $(TEST) -m "not gpu and not network and not rtl" $(ARGS)
+test-all:  ## run every test of a machine without a GPU or network; takes half an hour
+	HYPOTHESIS_PROFILE=ci $(RUN) --extra test-all $(TEST) -m "not gpu and not network" $(ARGS)
 
 lint:  ## check format, style and types
 	$(RUN) -m ruff format --check . ch

@@ -29,6 +29,8 @@ IN_A_ROW = 5
 ELEMENTWISE: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("integer", [8, 4], {}),
     ("integer", [8, 4], {"floor": True}),
+    ("affine", [8], {"scale": 0.1}),
+    ("affine", [8], {"scale": 0.1, "zero_point": 3}),
     ("minifloat_ieee", [8, 4, 7], {}),
     ("minifloat_ieee", [16, 8, 127], {}),
     ("minifloat_denorm", [8, 4, 7], {}),
@@ -70,6 +72,9 @@ def cases(x: Tensor) -> Iterator[tuple[NumberFormat, str, Tensor]]:
     for name, precision, more in MEANS:
         options = "".join(f" {key}" for key in more)
         yield FORMATS[name](*precision, **more), f"{name} {precision}{options} (B, L, D)", sequence
+    for axis in (0, 1):  # as torch operations
+        scale = [0.1] * x.shape[axis]
+        yield FORMATS["affine"](8, axis=axis, scale=scale), f"affine [8] axis {axis}", x
     for name, precision, block in BLOCK + MX:
         fmt = FORMATS[name](*precision, block)
         yield fmt, f"{name} {fmt.precision} weight", x

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["MaseGraph", "__version__", "passes"]
 
 # Which modules define layers that passes make, and layers that a saved graph may have, and which
-# register what layers carry beside their attributes. Told here, as `chop.ir` knows nothing of the
-# packages above it.
-TRANSFORMED_LAYERS = ("chop.passes.", "chop.nn.")
+# register what layers carry beside their attributes, and what converts graphs. Told here, as
+# `chop.ir` knows nothing of the packages above it.
+TRANSFORMED_LAYERS = ("chop.passes.", "chop.nn.", "chop.layers.")
 LAYER_PACKAGES = (*TRANSFORMED_LAYERS, "chop.models.", "chop.ir.")
 LAYER_EXTRAS = ("chop.passes.graph.interface.pruning",)
+INTEGER_GRAPHS = "chop.passes.graph.transforms.integers"  # what makes `MaseGraph.to_integers`
 
 aliases.install()
 

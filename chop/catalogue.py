@@ -22,9 +22,21 @@ class Kind:
     columns: Callable[[Any], Row]
 
     def rows(self) -> list[Row]:
-        """Return a row for each registered thing, sorted by name."""
+        """Return a row for each registered thing, sorted by name.
+
+        If any of them has more than one name, all rows have a column with the other names.
+        """
         registry = pkgutil.resolve_name(self.registry)
-        return [{"name": name} | self.columns(thing) for name, thing in sorted(registry.items())]
+        named: dict[int, list[str]] = {}
+        for name, thing in registry.items():  # the first name comes first
+            named.setdefault(id(thing), []).append(name)
+        several = any(len(names) > 1 for names in named.values())
+        return [
+            {"name": name}
+            | ({"aliases": aliases} if several else {})
+            | self.columns(registry[name])
+            for name, *aliases in sorted(named.values())
+        ]
 
 
 def _first_line(obj: object) -> str:

@@ -154,3 +154,63 @@ def _bars(panel: Bars) -> str:
         parts.append(f'<rect x="{NAMES}" y="{y}" {size} fill="{COLOURS[0]}"/>')
         parts.append(_text(NAMES + length + 5, y + 10, _number(value), "start"))
     return "".join(parts)
+
+
+@dataclass(frozen=True)
+class HistogramPanel:
+    """Counts in equal bins over a range, and the range inside which nothing is clipped."""
+
+    title: str
+    counts: Sequence[int]
+    range: tuple[float, float]
+    inside: tuple[float, float]
+
+
+COLUMNS, SMALL_WIDTH, SMALL_HEIGHT = 3, 320, 170
+MOST_BARS = 64
+
+
+def histogram_page(panels: Sequence[HistogramPanel]) -> str:
+    """Draw the panels in rows of three, as a complete SVG file; what is clipped is red."""
+    rows = -(-len(panels) // COLUMNS) or 1
+    width, height = COLUMNS * SMALL_WIDTH, rows * SMALL_HEIGHT
+    places = [divmod(i, COLUMNS) for i in range(len(panels))]
+    body = "".join(
+        f'<g transform="translate({column * SMALL_WIDTH} {row * SMALL_HEIGHT})">{_small(panel)}</g>'
+        for panel, (row, column) in zip(panels, places, strict=True)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="10">'
+        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
+    )
+
+
+def _small(panel: HistogramPanel) -> str:
+    """Draw one histogram on a logarithmic scale, from the first to the last bin in use."""
+    parts = [_text(SMALL_WIDTH / 2, 14, panel.title, "middle", 'font-weight="bold"')]
+    used = [i for i, count in enumerate(panel.counts) if count]
+    if not used:
+        return parts[0] + _text(SMALL_WIDTH / 2, SMALL_HEIGHT / 2, "nothing to show", "middle")
+    first, size = used[0], -(-(used[-1] + 1 - used[0]) // MOST_BARS)
+    low, high = panel.range
+    step = (high - low) / len(panel.counts)
+    bars = [sum(panel.counts[i : i + size]) for i in range(first, used[-1] + 1, size)]
+    axis = Axis(low + first * step, low + (first + size * len(bars)) * step, 12, SMALL_WIDTH - 12)
+    bottom, room, most = SMALL_HEIGHT - 24, SMALL_HEIGHT - 48, math.log1p(max(bars))
+    for i, count in enumerate(bars):
+        left = axis.low + i * size * step
+        middle = left + size * step / 2
+        colour = COLOURS[0] if panel.inside[0] <= middle <= panel.inside[1] else COLOURS[1]
+        tall = room * math.log1p(count) / most
+        box = f'x="{axis(left):.1f}" y="{bottom - tall:.1f}" height="{tall:.1f}"'
+        width = max(axis(left + size * step) - axis(left) - 0.5, 0.5)
+        parts.append(f'<rect {box} width="{width:.1f}" fill="{colour}"/>')
+    parts += [
+        f'<line x1="{axis(edge):.1f}" y1="22" x2="{axis(edge):.1f}" y2="{bottom}" '
+        f'stroke="{COLOURS[1]}" stroke-dasharray="3 2"/>'
+        for edge in panel.inside
+        if axis.low <= edge <= axis.high
+    ]
+    parts += [_text(axis(x), SMALL_HEIGHT - 10, _number(x), "middle") for x in axis.ticks(4)]
+    return "".join(parts)

@@ -30,6 +30,7 @@ WRAPPERS = ("state_dict", "model")  # usual keys of a state_dict in a checkpoint
 State = Mapping[str, Tensor]
 MOST_NAMES = 4  # of weights in a message
 IN_PROJECT = Path("software", "training_ckpts")  # the directory of a training run
+TRANSFORMED = Path("software", "transform", "transformed_ckpt")  # a graph, by `ch transform`
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -132,6 +133,10 @@ def _mz(file: Path) -> State:
         raise ValueError(_of_older_mase(file))
     if (file / "node_meta_param.toml").exists():
         raise ValueError(f"{file} has no graph.json; copy the whole directory")
+    if not (file / "state_dict.safetensors").exists():
+        raise FileNotFoundError(
+            f"{file} holds no checkpoint; give a file, or a directory that `ch transform` saved"
+        )
     logger.warning("%s holds weights only, without the formats and masks of its layers", file)
     return _pt(file / "state_dict.safetensors")
 
@@ -236,12 +241,16 @@ def load_model(
 def checkpoint_at(path: Path, load_type: str) -> tuple[Path, str]:
     """Return the checkpoint and its type; in a directory of a training run, the best of its last.
 
-    A project directory is that of its training run. Other directories are returned as they are.
+    A project directory is that of its training run; without one, it is the graph that
+    `ch transform` saved in it. Other directories are returned as they are.
     """
     is_saved = is_saved_graph(path) or has_saved_modules(path)
     is_other = is_saved or any((path / name).exists() for name in HF_FILES)
     folders = (path, path / IN_PROJECT) if path.is_dir() and not is_other else ()
     best = next((best for folder in folders if (best := best_checkpoint(folder))), None)
+    if best is None and load_type in ("mz", "auto") and is_saved_graph(path / TRANSFORMED):
+        logger.info("Loading %s in that directory", TRANSFORMED)
+        return path / TRANSFORMED, "mz"
     if best is None or load_type == "hf":
         return path, load_type
     logger.info("Loading %s in that directory", best.relative_to(path))

@@ -152,13 +152,15 @@ def report_command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Output file (default: report.html beside search.json)."),
+        typer.Option(
+            metavar="FILE",
+            help="Output file, in a directory that is created if it does not exist (default: "
+            "report.html beside search.json).",
+        ),
     ] = None,
     is_live: Annotated[
         bool,
-        typer.Option(
-            "--live", help="Serve the report on this machine, and follow a search that runs."
-        ),
+        typer.Option("--live", help="Serve the report here, and follow a search that runs."),
     ] = False,
     port: Annotated[
         int | None,
@@ -187,7 +189,10 @@ def report_command(
     if port is not None:
         raise ConfigError("--port is the port of --live; add --live, or omit --port")
     files = [find_record(project, folder) for project in projects]
+    created = output.parent if output is not None and not output.parent.exists() else None
     page = write_report(files[0], output) if len(files) == 1 else write_comparison(files, output)
+    if created is not None:
+        print(f"Created the directory {created}", file=sys.stderr)
     print(page)
     if is_to_open:
         webbrowser.open(page.resolve().as_uri())

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
@@ -16,8 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chop
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 SWAP_SECONDS = 60  # swapping two directories never takes this long
 ABANDONED_SECONDS = 24 * 60 * 60  # no write takes this long, on any machine
@@ -31,6 +41,12 @@ def cache_folder() -> Path:
     chosen = os.environ.get("MASE_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen).expanduser() if chosen else Path(shared) / "mase"
+
+
+def default_project_dir() -> Path:
+    """Return `mase_output` in the clone, or in the current directory if MASE is installed."""
+    clone = Path(chop.__file__).resolve().parents[1]
+    return (clone if (clone / "ch").is_file() else Path.cwd()) / "mase_output"
 
 
 # --- files
@@ -86,6 +102,31 @@ def whole_file(file: str | Path, *, advice: str = UNTOUCHED) -> Iterator[Path]:
         yield part
         _sync(part)
         os.replace(part, target)
+
+
+@contextlib.contextmanager
+def locked_file(file: str | Path) -> Iterator[None]:
+    """Lock `file` against other processes; the lock ends with the process that holds it.
+
+    The lock is a file beside it, which stays: where one process removes it, two could hold it.
+    """
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / f".{path.name}.lock").open("a") as lock:
+        _lock(lock.fileno(), path)
+        yield
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Wait for a lock; where the file system has none, or on Windows, there is none to wait for."""
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("waiting for another process that writes %s", path)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 @contextlib.contextmanager
@@ -211,6 +252,20 @@ def _check_replaceable(target: Path, files: set[str]) -> None:
             f"{target} holds other files ({min(others)!r}), which would be lost; use "
             f"another directory"
         )
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: str | Path) -> Iterator[None]:
+    """Context that one process at a time has for a directory that exists; others wait."""
+    if fcntl is None:  # a directory cannot be opened on Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(descriptor, Path(folder))
+        yield
+    finally:
+        os.close(descriptor)
 
 
 # --- parts: incomplete files are in a temporary directory beside their target

@@ -277,14 +277,15 @@ class Options:
     def _unknown_or_missing(
         self, values: Mapping[str, Any], present: Mapping[str, str]
     ) -> Iterator[Problem]:
-        listed = f" ({self.noun}s: {', '.join(self.written()) or 'none'})"
+        names = ", ".join(self.written())
+        listed = f" ({self.noun}s: {names})" if names else f"; it has no {self.noun}s, so omit it"
         unknown = [key for key in values if key not in present and not self.takes_any]
         for key in unknown:
             hint = did_you_mean(key, present)
             yield Problem(key, f"{self.owner} has no {self.noun} {key!r}{hint}{listed}")
-        names = {present.get(key) for key in values}
+        given = {present.get(key) for key in values}
         for name, option in self.known.items() if not unknown else ():  # which may be the misspelt
-            if option.default is REQUIRED and name not in names:
+            if option.default is REQUIRED and name not in given:
                 yield Problem(name, f"{self.owner} needs the {self.noun} {name!r}{listed}")
 
     def _wrong(self, option: Option, key: str, fault: Fault) -> Problem:
@@ -299,8 +300,9 @@ class Options:
 
     def _not_a_table(self, value: Any) -> str:
         if self.noun == "option":
-            kind, listed = type(value).__name__, ", ".join(self.written()) or "none"
-            return f"{self.owner} takes its options as a dict, not {kind}; they are {listed}"
+            kind, names = type(value).__name__, ", ".join(self.written())
+            listed = f"; they are {names}" if names else ""
+            return f"{self.owner} takes its options as a dict, not {kind}{listed}"
         few = len(self.known) in (1, 2)
         keys = f"with {' and '.join(self.known)}" if few else "of options"
         return f"{self.owner} must be a table {keys}, not {shown(value)}"

@@ -21,7 +21,7 @@ __all__ = ["AutoPipeline", "CompressionPipeline"]
 logger = logging.getLogger(__name__)
 
 Step = Pass | GraphPass
-REFERENCE = "self/"  # before the name of an earlier pass, whose info it stands for
+REFERENCE = "self/"  # prefix of an option that means the info of an earlier pass
 
 
 class AutoPipeline:

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 MAX_LISTED = 40  # a message with hundreds of names does not help
+MAX_BESIDE_HINT = 24  # with the closest name, a long list helps even less
 # what users can register in a file of their own
-IF_YOURS = "; if it is yours, import the file that registers it (on the command line: --import)"
+IF_YOURS = "; if it is yours, import the file that registers it, on the command line with --import"
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
@@ -32,15 +33,28 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 def unknown(kind: str, name: object, known: Iterable[str], advice: str = "") -> str:
     """The message for an unknown `name`, with the closest known name and the list of names.
 
+    A long list is left out if there is a closest name.
+
     >>> unknown("model", "vgg8", ["resnet18", "vgg7"])
     "unknown model 'vgg8'; did you mean 'vgg7'? (known: resnet18, vgg7)"
     """
     names = list(known)
     near = nearest(name, names)
     hint = f"; did you mean {near!r}?" if near else ""
+    if near and len(names) > MAX_BESIDE_HINT:
+        aside = f" ({advice.removeprefix('; ')})" if advice else ""
+        return f"unknown {kind} {name!r}{hint}{aside}"
     listed = ", ".join(names[:MAX_LISTED]) or "none"
     more = f", … {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return f"unknown {kind} {name!r}{hint} (known: {listed}{more}){advice}"
+
+
+def not_defined(owner: object, method: str, kind: str) -> NotImplementedError:
+    """Return the error of a method that every class of a kind has to define."""
+    return NotImplementedError(
+        f"the class {type(owner).__name__} does not define {method}(), which every {kind} needs; "
+        f"add the method"
+    )
 
 
 class UnknownName(KeyError):

@@ -31,6 +31,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Let what a module draws while it is imported be the same in every run."""
+    if isinstance(collector, pytest.Module):
+        torch.default_generator.manual_seed(0)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 

@@ -236,6 +236,15 @@ def test_the_directory_of_a_project_means_the_best_checkpoint_of_its_training(lo
     assert same(load_model(tmp_path, load_type, network()), trained)
 
 
+@pytest.mark.parametrize("load_type", ["mz", "auto"])
+def test_the_directory_of_a_project_without_training_means_its_transformed_graph(
+    load_type, tmp_path
+):
+    model = network()
+    MaseGraph(model).export(tmp_path / "software" / "transform" / "transformed_ckpt")
+    assert same(load_model(tmp_path, load_type), model)
+
+
 def test_the_directory_of_several_runs_means_the_last_of_them(tmp_path, caplog):
     first, last, model = network(), network(), network()
     write_pl(last, tmp_path).rename(tmp_path / "best-v10.ckpt")
@@ -250,6 +259,8 @@ def test_the_directory_of_several_runs_means_the_last_of_them(tmp_path, caplog):
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is a directory without best.ckpt; give the checkpoint"):
         load_model(tmp_path, "pl", network())
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint; give a file, or a directory"):
+        load_model(tmp_path, "mz", network())
 
 
 def test_a_link_that_leads_nowhere_is_called_one(tmp_path):

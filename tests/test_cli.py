@@ -15,6 +15,7 @@ from chop.actions.base import ACTIONS
 from chop.actions.command import command_function
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel
 from chop.catalogue import KINDS
+from chop.numerics import FORMATS
 from chop.version import __version__
 
 
@@ -42,6 +43,16 @@ def test_list_counts_every_kind(here):
     assert counts.keys() == KINDS.keys()
     assert counts["ops"] > 300
     assert counts["passes"] >= 15
+    assert counts["formats"] == len(set(FORMATS.values()))
+
+
+def test_another_name_of_a_thing_stands_in_its_row(here):
+    rows = {row["name"]: row for row in json.loads(here("list", "formats", "--json")[1])}
+    assert rows["integer"]["aliases"] == ["fixed"]
+    assert "fixed" not in rows
+    assert len(rows) == len(set(FORMATS.values()))
+    _, out, _ = here("list", "samplers")
+    assert "brute  (also brute-force, bruteforce, grid)" in out
 
 
 def test_a_kind_is_listed_as_a_table_with_every_name(here):
@@ -133,7 +144,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["train"], "ch: No model and/or dataset provided! These are required."),
+        (["train"], "ch: a model and a data set are required; give MODEL and"),
         (["train", "tooy", "toy_tiny"], "ch: unknown model 'tooy'; did you mean 'toy'?"),
         ([*TOY, "--learning-rate", "-1"], "ch: --learning-rate: should be greater than 0, not"),
         ([*TOY, "--load", "gone"], "ch: --load: there is no file or folder "),
@@ -141,7 +152,7 @@ def test_import_may_be_repeated(here, trained, tmp_path):
         ([*TOY, "--config", "key.toml"], "ch: key.toml: unknown key 'sed'; did you mean 'seed'?"),
         ([*TOY, "--import", "bad.toml"], "ch: --import: "),
         ([*TOY, "--project-dir", "bad.toml"], "bad.toml is not a directory"),
-        (["test", "toy", "toy_tiny"], "ch: expected checkpoint via --load, got None"),
+        (["test", "toy", "toy_tiny"], "ch: a checkpoint is required; give one with --load"),
         ([*TOY, "--info=modl"], "ch: unknown kind 'modl'; did you mean 'model'?"),
         ([*TOY, "--batch-sise", "3"], "ch: unknown option '--batch-sise'; did you mean '--batch-"),
         (["search", "--n-trails", "3"], "ch: unknown option '--n-trails'; did you mean '--n-tri"),

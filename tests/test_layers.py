@@ -17,6 +17,7 @@ BELOW = """
 aliases:
 registry:
 dotted: registry
+extras:
 redaction:
 log: redaction
 files:
@@ -32,15 +33,19 @@ options: registry
 devices: registry
 testing:
 numerics: registry libraries
-ir: registry files numerics
-passes: registry options log files memory dotted charts numerics ir testing
-dataset: registry log files memory options plain_tensors
-models: registry log options dataset checkpoints
+integers: registry numerics
+ir: registry files numerics integers
+layers: registry libraries numerics ir
+hardware: registry extras options log files memory charts libraries processes numerics integers
+passes: registry options log files memory dotted charts numerics integers ir layers
+    hardware testing
+dataset: registry extras log files memory options plain_tensors
+models: registry extras log options dataset checkpoints layers
 training: registry options files memory processes charts checkpoints devices version dataset
-    numerics ir passes
-nn: numerics ir passes
+    numerics ir layers passes
+nn: numerics ir layers passes
 pipelines: registry ir passes
-tools: registry log dotted devices files checkpoints dataset models
+tools: registry extras log dotted devices files checkpoints dataset models
 catalogue: options numerics ir passes dataset models actions
 """
 MAY_IMPORT = {

@@ -29,7 +29,7 @@ def test_the_labs_and_the_own_model_have_notebooks():
     assert {"own_model", *(f"lab{n}" for n in range(1, 5))} <= {each.stem for each in NOTEBOOKS}
 
 
-def test_the_notebook_of_the_own_model_is_its_page():
+def test_notebooks_of_pages_are_what_the_pages_say():
     command = [sys.executable, str(ROOT / "scripts" / "make_notebook.py"), "--check"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
@@ -50,8 +50,14 @@ def test_links_of_a_notebook_lead_somewhere(notebook):
     assert not dead
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def tier(notebook):
+    """A notebook that simulates a circuit is for those with the tools."""
+    return [pytest.mark.slow, *([pytest.mark.rtl] if "hardware" in notebook.stem else [])]
+
+
+@pytest.mark.parametrize(
+    "notebook", [pytest.param(n, marks=tier(n)) for n in NOTEBOOKS], ids=lambda path: path.stem
+)
 def test_a_notebook_runs_from_top_to_bottom(notebook, tmp_path, package):
     package("nbclient"), package("ipykernel")
     command = [sys.executable, "-c", EXECUTE, str(notebook)]

@@ -74,10 +74,11 @@ chop.passes.graph.analysis.statistical_profiler.stat: STAT_NAME_TO_CLS create_ne
 chop.ir.common: MASE_BUILTIN_FUNCS MASE_HARDWARE_TOOLCHAIN MASE_IMPLICIT_FUNCS MASE_MODULES
     MASE_MODULE_RELATED_FUNCS MASE_TYPES MASE_TYPE_MAP
 chop.passes.graph.analysis: add_common_metadata_analysis_pass add_hardware_metadata_analysis_pass
-    add_software_metadata_analysis_pass calculate_flops_analysis_pass cost_analysis_pass
-    hook_inspection_analysis_pass init_metadata_analysis_pass profile_statistics_analysis_pass
-    report_graph_analysis_pass report_node_hardware_type_analysis_pass
-    report_node_meta_param_analysis_pass report_node_shape_analysis_pass
+    add_software_metadata_analysis_pass calculate_flops_analysis_pass calibrate_analysis_pass
+    cost_analysis_pass hook_inspection_analysis_pass init_metadata_analysis_pass
+    profile_statistics_analysis_pass report_graph_analysis_pass
+    report_node_hardware_type_analysis_pass report_node_meta_param_analysis_pass
+    report_node_shape_analysis_pass
     report_node_type_analysis_pass sensitivity_analysis_pass verify_common_metadata_analysis_pass
     verify_hardware_metadata_analysis_pass verify_metadata_analysis_pass
     verify_software_metadata_analysis_pass

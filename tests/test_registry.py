@@ -1,9 +1,12 @@
 """Names -> things, near-miss errors, lazy discovery of a folder."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
+import chop
 from chop.registry import Registry, UnknownName, nearest, unknown
 
 
@@ -42,6 +45,11 @@ def test_a_hopeless_name_gets_no_hint():
 def test_a_long_list_of_names_is_cut():
     message = unknown("op", "?", [f"op{i}" for i in range(100)])
     assert message.endswith(", … 60 more)")
+
+
+def test_a_long_list_is_left_out_beside_a_suggestion():
+    names = [f"op{i}" for i in range(100)]
+    assert unknown("op", "op_7", names) == "unknown op 'op_7'; did you mean 'op7'?"
 
 
 def test_two_things_under_one_name_are_an_error_that_names_both(shapes):
@@ -88,3 +96,24 @@ def test_a_file_that_cannot_be_imported_is_not_passed_over(tmp_path, monkeypatch
     for _ in range(2):  # not at the second look either
         with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
             list(registry)
+
+
+def test_a_method_that_a_class_has_to_define_is_named():
+    from chop.actions.search.samplers.base import Strategy
+
+    class Lazy(Strategy):
+        """Defines nothing."""
+
+    with pytest.raises(NotImplementedError) as missing:
+        Lazy(None).ask(0)
+    assert str(missing.value) == (
+        "the class Lazy does not define ask(), which every sampler needs; add the method"
+    )
+
+
+@pytest.mark.slow
+def test_every_such_method_says_so():
+    folder = Path(chop.__file__).parent
+    bare = re.compile(r"raise NotImplementedError(\(\))?\s*(#.*)?$", re.MULTILINE)
+    files = [file for file in folder.rglob("*.py") if bare.search(file.read_text("utf-8"))]
+    assert not files, "raise chop.registry.not_defined(self, name, kind) instead"

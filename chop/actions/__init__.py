@@ -1,11 +1,14 @@
-"""The actions of `ch`: train, test, transform, search.
+"""The actions of `ch`: train, test, transform, search, emit, simulate, synth.
 
 `from chop.actions import train` imports the function, without importing torch.
 """
 
+from chop.actions.emit import emit
 from chop.actions.search.search import search
+from chop.actions.simulate import simulate
+from chop.actions.synth import synth
 from chop.actions.test import test, validate
 from chop.actions.train import train
 from chop.actions.transform import transform
 
-__all__ = ["search", "test", "train", "transform", "validate"]
+__all__ = ["emit", "search", "simulate", "synth", "test", "train", "transform", "validate"]

@@ -17,16 +17,28 @@ Requirement = Callable[[RunConfig], None]
 def needs_checkpoint(config: RunConfig) -> None:
     """Require a checkpoint or published weights to load."""
     if config.load_name is None and not config.is_pretrained:
-        raise ConfigError("expected checkpoint via --load, got None")
+        raise ConfigError("a checkpoint is required; give one with --load")
 
 
 def needs_config(config: RunConfig) -> None:
     """Require a configuration file."""
     if config.config is None:
         raise ConfigError(
-            "expected configuration via --config, got None; give your own file, or an example from "
+            "a configuration file is required; give your own with --config, or an example from "
             "ch list examples"
         )
+
+
+def needs_circuit(config: RunConfig) -> None:
+    """Require a project with a circuit, or what is needed to emit one."""
+    names = (config.model, config.dataset)
+    if config.run_emit or (config.project is None and None in names):
+        if None in names:
+            raise ConfigError(
+                "a circuit is required; give the project that it was emitted to with --project, or "
+                "MODEL and DATASET as for ch emit"
+            )
+        needs_checkpoint(config)
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ class Action:
     beside_checkpoint: bool = False  # write to the project of the loaded checkpoint
     keeps: Keeps = "training"  # what --resume continues
     checked_by: str | None = None  # "module:function", called before files of --import are run
+    needs_names: bool = True  # of a model and a data set
 
     def check(self, config: RunConfig, project: Project, from_file: Collection[str]) -> None:
         """Refuse options that are wrong whatever the files of --import register.
@@ -85,6 +98,31 @@ ACTIONS: dict[str, Action] = {
             requirements=(needs_config,),
             keeps="search",
             checked_by="chop.actions.search.search:check_search",
+        ),
+        Action(
+            "emit",
+            "Write the circuit of a quantised network, in Verilog or VHDL.",
+            "chop.actions.emit:run_emit",
+            requirements=(needs_checkpoint,),
+            beside_checkpoint=True,
+            checked_by="chop.actions.emit:check_emit",
+        ),
+        Action(
+            "simulate",
+            "Run the test split through an emitted circuit, and compare it with the network.",
+            "chop.actions.simulate:run_simulate",
+            requirements=(needs_checkpoint,),
+            beside_checkpoint=True,
+            checked_by="chop.actions.simulate:check_simulate",
+        ),
+        Action(
+            "synth",
+            "Synthesise an emitted circuit, and show where its LUTs and registers are.",
+            "chop.actions.synth:run_synth",
+            requirements=(needs_circuit,),
+            beside_checkpoint=True,
+            checked_by="chop.actions.synth:check_synth",
+            needs_names=False,
         ),
     )
 }

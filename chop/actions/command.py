@@ -46,7 +46,7 @@ class ActionCommand(_HelpLast, TyperCommand):
 
 
 class ActionGroup(_HelpLast, TyperGroup):
-    """The command `ch`, whose help lists the commands first."""
+    """The command `ch`; its help lists the commands first."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from rich.console import Console

@@ -11,12 +11,16 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-import chop
 from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
+from chop.files import default_project_dir
+from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
+from chop.hardware.emit import Language as HardwareLanguage
+from chop.hardware.synth_options import SynthOptions, Target
+from chop.hardware.wave_format import WaveFormat
 from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
-__all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig"]
+__all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig", "default_project_dir"]
 
 Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 Steps = Annotated[int, Ge(-1)]
@@ -30,12 +34,6 @@ TASKS = {
 }
 
 
-def default_project_dir() -> Path:
-    """Return `mase_output` in the clone, or in the current directory if MASE is installed."""
-    clone = Path(chop.__file__).resolve().parents[1]
-    return (clone if (clone / "ch").is_file() else Path.cwd()) / "mase_output"
-
-
 class HelpPanel:
     """The panels of `--help`, in the order shown."""
 
@@ -45,6 +43,7 @@ class HelpPanel:
     RUNTIME = "Runtime environment options"
     LANGUAGE = "Language model options"
     SEARCH = "Search options"
+    HARDWARE = "Hardware options"
     PROJECT = "Project options"
     INFORMATION = "Information"
     FILE = "Tables of the TOML file"
@@ -52,12 +51,19 @@ class HelpPanel:
 
 Main = functools.partial(Opt, group=HelpPanel.MAIN, flags=())
 General = functools.partial(Opt, group=HelpPanel.GENERAL)
-Trainer = functools.partial(Opt, group=HelpPanel.TRAINER)
+Trainer = functools.partial(
+    Opt, group=HelpPanel.TRAINER, only=("train", "test", "transform", "search")
+)
 OtherGeneral = functools.partial(General, row="when set")
 OtherTrainer = functools.partial(Trainer, row="when set")
 Runtime = functools.partial(Opt, group=HelpPanel.RUNTIME)
 Language = functools.partial(Opt, group=HelpPanel.LANGUAGE)
 Search = functools.partial(Opt, group=HelpPanel.SEARCH, row="when set", only=("search",))
+Emission = functools.partial(
+    Opt, group=HelpPanel.HARDWARE, row="when set", only=("emit", "simulate", "synth")
+)
+Simulated = functools.partial(Emission, only=("simulate",))
+Synthesized = functools.partial(Emission, only=("synth",))
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
 Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
@@ -236,7 +242,7 @@ class RunConfig:
         OtherGeneral(
             "How the model becomes a graph: with torch.fx, with torch.export, "
             "or with torch.fx where it works.",
-            only=("transform", "search"),
+            only=("transform", "search", "emit", "simulate", "synth"),
         ),
     ] = "auto"
 
@@ -313,6 +319,82 @@ class RunConfig:
         ),
     ] = None
 
+    backend: Annotated[
+        Backend | None,
+        Emission(
+            "Kind of circuit: unrolled (one result per clock, every multiplication in hardware of "
+            "its own) or streaming (smaller and slower, with handshakes).",
+            default=EmitOptions.backend,
+        ),
+    ] = None
+    clock: Annotated[
+        PositiveFloat | None,
+        Emission(
+            "Clock period in ns; an unrolled circuit gets as many pipeline stages as it needs.",
+            default=str(EmitOptions.clock),
+        ),
+    ] = None
+    language: Annotated[
+        HardwareLanguage | None, Emission("Language of the sources.", default=EmitOptions.language)
+    ] = None
+    max_parallelism: Annotated[
+        PositiveInt | None,
+        Emission(
+            "Most multipliers of a layer in a streaming circuit.", default=str(DEFAULT_PARALLELISM)
+        ),
+    ] = None
+    max_adders: Annotated[
+        PositiveInt | None,
+        Emission(
+            "Most adders of an unrolled circuit, by an estimate before it is built.",
+            default=str(EmitOptions.max_adders),
+        ),
+    ] = None
+    argmax: Annotated[
+        bool, Emission("Let the circuit give the class instead of a number per class.")
+    ] = False
+    run_emit: Annotated[bool, Emission("Emit the circuit first.", only=("simulate", "synth"))] = (
+        False
+    )
+    skip_build: Annotated[
+        bool, Simulated("Use the simulator built earlier, and fail if there is none.")
+    ] = False
+    skip_test: Annotated[bool, Simulated("Build the simulator, and run nothing.")] = False
+    max_samples: Annotated[
+        PositiveInt | None,
+        Simulated("Most samples of the test split to simulate.", default="all"),
+    ] = None
+    waves: Annotated[
+        bool, Simulated("Write the waves of a few samples to hardware/sim/waves.vcd.")
+    ] = False
+    wave_format: Annotated[
+        WaveFormat | None,
+        Simulated("Format of --waves; fst files are smaller, and need lz4.", default="vcd"),
+    ] = None
+
+    target: Annotated[
+        Target | None,
+        Synthesized(
+            "FPGA family to synthesise for: xilinx (UltraScale+, LUT6) or ecp5 (LUT4).",
+            default=SynthOptions.target,
+        ),
+    ] = None
+    place: Annotated[
+        bool, Synthesized("Place and route with nextpnr, for a clock rate; needs --target ecp5.")
+    ] = False
+    timeout: Annotated[
+        PositiveFloat | None,
+        Synthesized("Most seconds for each tool.", default=f"{SynthOptions.timeout:g}"),
+    ] = None
+    reports: Annotated[
+        tuple[Path, ...],
+        Synthesized(
+            "Report of Vivado or Quartus to show beside the result (may be repeated).",
+            flags=("--report",),
+            exists=True,
+        ),
+    ] = ()
+
     profile: Annotated[bool, Information("Print a profile of the run when it ends.")] = False
     no_warnings: Annotated[bool, Information("Hide Python warnings.")] = False
     no_progress: Annotated[bool, Information("Hide progress bars.")] = False
@@ -333,6 +415,13 @@ class RunConfig:
         default_factory=dict
     )
     search: Annotated[Table, InFile("Search space and strategy for `ch search`.")] = field(
+        default_factory=dict
+    )
+
+    emit: Annotated[Table, InFile("Settings for `ch emit`: the hardware options.")] = field(
+        default_factory=dict
+    )
+    synth: Annotated[Table, InFile("Settings for `ch synth`: target, place, timeout.")] = field(
         default_factory=dict
     )
 

@@ -27,7 +27,8 @@ def _paragraph(row: Row) -> Any:
     from rich.padding import Padding
     from rich.text import Text
 
-    facts = [str(row["kind"])] if "kind" in row else []
+    facts = [f"also {_cell(row['aliases'])}"] if row.get("aliases") else []
+    facts += [str(row["kind"])] if "kind" in row else []
     facts += [f"needs {_cell(row['needs'])}"] if row.get("needs") else []
     facts += ["Python only"] if row.get("python_only") else []
     title = Text(row["name"], style="bold")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from chop.dataset import MaseDataModule, MaseDatasetInfo
+    from chop.dataset.tensors import Scalers
     from chop.models import MaseModelInfo
 
 logger = logging.getLogger(__name__)
@@ -95,16 +96,26 @@ def data_module_for(config: RunConfig) -> MaseDataModule:
 
 def _keep_scaler(data_module: MaseDataModule, *, is_raw: bool) -> None:
     """Let a data set that has no option for it be standardised as it is, or not at all."""
-    from chop.dataset.facts import DataFacts, Scaler
+    from chop.dataset.facts import DataFacts
 
-    features = data_module.dataset_info.num_features
-    if features is None:
+    neutral = _neutral_scaler(data_module.dataset_info)
+    if not neutral:
         raise ValueError(
             f"data set {data_module.name!r} has no features to standardise; omit `standardize`"
         )
     if is_raw:
-        data_module.adapt_to(DataFacts(data_module.name, scaler=Scaler.neutral(features)))
+        data_module.adapt_to(DataFacts(data_module.name, scaler=neutral))
     data_module.keeps_scaler = True
+
+
+def _neutral_scaler(info: MaseDatasetInfo) -> Scalers | None:
+    """Return scalers that leave the features of a data set as they are; None without features."""
+    from chop.dataset.facts import Scaler
+
+    if info.num_features is not None:
+        return Scaler.neutral(info.num_features)
+    shapes = (info.input_shapes or {}).items()
+    return {name: Scaler.neutral(shape[0]) for name, shape in shapes if len(shape) == 1} or None
 
 
 def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, MaseModelInfo]:

@@ -21,6 +21,7 @@ __all__ = ["Keeps", "Project", "check_study", "find_project_to_resume"]
 logger = logging.getLogger(__name__)
 
 Keeps = Literal["training", "search"]
+SAVED = ("training_ckpts", "transform", "search_ckpts")  # directories in software/
 LONGEST_NAME = 200  # bytes, leaving room for suffixes such as .populations
 
 
@@ -47,7 +48,7 @@ class Project:
             return cls._of_search(config)
         if config.resume and config.load_name and config.load_type != "mz":
             raise ConfigError("--resume uses the weights of the run itself; omit --load")
-        if beside_checkpoint and config.project is None and (owner := _owner(config.load_name)):
+        if beside_checkpoint and config.project is None and (owner := owner_of(config.load_name)):
             if dir_is_set is None:
                 dir_is_set = config.project_dir != default_project_dir()
             return cls._of_checkpoint(config, owner, dir_is_set)
@@ -153,11 +154,12 @@ def _check_length(flag: str, name: str) -> None:
         )
 
 
-def _owner(checkpoint: str | None) -> Path | None:
-    """Return the project directory of the training run that saved `checkpoint`."""
-    folders = Path(checkpoint).absolute().parents if checkpoint else ()
-    if len(folders) > 2 and (folders[0].name, folders[1].name) == ("training_ckpts", "software"):
-        return folders[2]
+def owner_of(checkpoint: str | Path | None) -> Path | None:
+    """Return the project directory of the run that saved `checkpoint`."""
+    path = Path(checkpoint or ".").absolute()
+    for inside in path.parents if checkpoint else ():
+        if inside.name in SAVED and inside.parent.name == "software":
+            return inside.parents[1]
     return None
 
 

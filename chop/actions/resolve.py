@@ -54,10 +54,11 @@ class Resolved:
         return option_table(shown, _defaults(), file, flags, redacted(vars(self.config)))
 
 
-def resolve(flags: Mapping[str, Any]) -> Resolved:
+def resolve(flags: Mapping[str, Any], *, needs_names: bool = True) -> Resolved:
     """Return default < file < command line, merged and checked; report all problems at once.
 
     `flags` holds the options on the command line by name: text, True for switches, lists of text.
+    With `needs_names`, a model and a data set are required.
     """
     problems: list[str] = []
     typed = _typed(flags, ConfigOption.from_flag, _flag, problems)
@@ -68,9 +69,13 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
         raise ConfigError(*problems)
     chosen = _defaults() | (file or {}) | typed
     chosen |= dict(_located(chosen, typed, problems))
-    if missing := [name for name in ("model", "dataset") if chosen[name] is None]:
+    needed = {"model": "a model", "dataset": "a data set"}
+    missing = [what for name, what in needed.items() if chosen[name] is None]
+    if missing and needs_names:
+        are = "are" if len(missing) > 1 else "is"
         problems.append(
-            f"No model and/or dataset provided! These are required. (no {' and no '.join(missing)})"
+            f"{' and '.join(missing)} {are} required; give MODEL and DATASET after the command, or "
+            f"set model and dataset in the file of --config"
         )
     if problems:
         raise ConfigError(*problems)
@@ -151,6 +156,7 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
         paths = [_absolute(path, config) for path in (value if option.is_list else [value])]
         where = f"{config}: {name}" if from_file else _flag(name)
         if name == "load_name":
+            paths[0] = _in_project_dir(paths[0], Path(value), Path(chosen["project_dir"]))
             restore_folder(paths[0])
         missing = [path for path in paths if option.opt.exists and not path.exists()]
         problems += [f"{where}: {why_missing(path)}" for path in missing]
@@ -158,6 +164,13 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
             paths[0], load_type = _checkpoint_in(paths[0], chosen["load_type"])
             yield "load_type", load_type
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])
+
+
+def _in_project_dir(path: Path, given: Path, project_dir: Path) -> Path:
+    """Return the path; `mase_output/…` is in the project directory if it is not in the current."""
+    there = project_dir.expanduser().absolute().parent / given
+    is_there = given.parts[:1] == (project_dir.name,) and there.exists()
+    return there if is_there and not path.exists() else path
 
 
 def _checkpoint_in(folder: Path, load_type: str) -> tuple[Path, str]:

@@ -51,7 +51,7 @@ class Run:
 
 def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     """Resolve and check the options of `action` before any slow work starts."""
-    resolved = resolve(flags)
+    resolved = resolve(flags, needs_names=action.needs_names)
     config = resolved.config
     if action.beside_checkpoint and "resume" in resolved.from_file:
         config = replace(config, resume=False)  # one file serves training and testing
@@ -66,7 +66,8 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     )
     action.check(config, project, resolved.from_file)
     import_files(config.imports)
-    _check_names(config)
+    if action.needs_names or None not in (config.model, config.dataset):
+        _check_names(config)
     named = replace(config, project=config.project or project.name)
     return Run(action, named, project, resolved.table())
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # `ch train --help` does not import torch
     from chop.training.names import Names
     from chop.training.options import TrainOptions
     from chop.training.scalars import Visualizer
+    from chop.training.scores import Score
     from chop.training.tasks import TrainingTask
 
 logger = logging.getLogger(__name__)
@@ -123,11 +124,7 @@ def fit(
     if data_module.train_dataset is None:
         data_module.prepare_data()
         data_module.setup("fit")
-    is_recorded = resume is not None
-    if resume is not None:
-        adapt_to_resumed(data_module, resume)
-    else:
-        is_recorded = adapt_data(data_module, load_name, load_type, strict=False)
+    is_recorded = _adapt_to_network(data_module, resume, load_name, load_type)
     has_layers = load_type == "mz" and load_name is not None and has_saved_modules(load_name)
     if load_name is not None and (resume is None or has_layers):
         model = load_model(load_name, load_type, model) if graph is None else model
@@ -159,6 +156,16 @@ def fit(
     return fitted
 
 
+def _adapt_to_network(
+    data_module: Any, resume: dict[str, Any] | None, load_name: Any, load_type: str
+) -> bool:
+    """Adapt the data to a network that is trained further; return whether its facts are known."""
+    if resume is None:
+        return adapt_data(data_module, load_name, load_type, strict=False)
+    adapt_to_resumed(data_module, resume)
+    return True
+
+
 def _warn_of_lowest_rate(options: TrainOptions) -> None:
     """Warn if the minimum of the schedule is above the initial learning rate."""
     initial, lowest = options.learning_rate, options.eta_min
@@ -179,9 +186,13 @@ def _save_transformed(
     model: nn.Module, graph: MaseGraph | None, folder: Path, notes: Mapping[str, Any]
 ) -> None:
     """Save a trained graph, or a trained model with transformed layers."""
+    from chop.ir.graph.mase_graph import MaseGraph
     from chop.ir.graph.saved_modules import save_modules
+    from chop.passes.graph.describe.formats import note_scales
 
     if graph is not None:
+        if isinstance(graph, MaseGraph):  # a model of the module style has no metadata
+            note_scales(graph)
         graph.meta |= notes
         logger.info("Saved mase graph to %s", graph.export(folder))
     else:
@@ -221,14 +232,14 @@ def checked_task(name: str, data_module: Any) -> TrainingTask:
 
 
 def hint_of_guessing(fitted: Fitted, options: TrainOptions) -> None:
-    """Warn if the validation score is no better than the best constant guess."""
+    """Warn if the validation score is no better than the best constant guess, within its error."""
     score, task = fitted.validation, fitted.task
     if score is None or options.fast_dev_run or not fitted.place.leads:
         return
     reached = score.metrics[task.main]
     if fitted.progress.best_accuracy is not None:
         reached = max(reached, fitted.progress.best_accuracy)
-    if reached > score.guess or math.isnan(reached):
+    if reached > score.guess + _sampling_error(score, task) or math.isnan(reached):
         return
     fix = "train for more epochs with `max_epochs`, or check that the labels belong to the samples"
     if options.learning_rate < SLOW_RATE:
@@ -237,6 +248,13 @@ def hint_of_guessing(fitted: Fitted, options: TrainOptions) -> None:
         "The validation %s of %.4g is no better than %s (%.4g); %s",
         *(task.main, reached, task.guess, score.guess, fix),
     )
+
+
+def _sampling_error(score: Score, task: TrainingTask) -> float:
+    """Return two standard errors of the accuracy of a constant guess, 0 for other metrics."""
+    if task.main != "accuracy" or math.isnan(score.guess):
+        return 0.0
+    return 2 * math.sqrt(score.guess * (1 - score.guess) / score.samples)
 
 
 def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> None:

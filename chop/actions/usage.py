@@ -46,7 +46,9 @@ def _unknown_option(name: str, context: Any, see: str) -> str:
             f"as in 'ch {action} MODEL DATASET'"
         )
     if actions := [f"'ch {other}'" for other in _actions_with(name)]:
-        return f"{name!r} is an option of {' and '.join(actions)}, not of 'ch {action}'{see}"
+        *others, last = actions
+        those = f"{', '.join(others)} and {last}" if others else last
+        return f"{name!r} is an option of {those}, not of 'ch {action}'{see}"
     flags = [flag for parameter in command.get_params(context) for flag in parameter.opts]
     return f"unknown option {name!r}{did_you_mean(name, flags, see)}"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from chop.dataset.base import MaseDatasetInfo
-from chop.dataset.tensors import Scaler, TensorSplit
+from chop.dataset.nested import Inputs, map_named
+from chop.dataset.tensors import Scaler, Scalers, TensorSplit, are_same, plain_scalers
 
 __all__ = ["Adaptation", "DataFacts", "Scaler"]
 
@@ -24,17 +25,19 @@ LARGEST = float(torch.finfo(torch.float64).max)
 class DataFacts:
     """The data set of a network: the class of each output, the features, and their scaler.
 
-    Empty names and a scaler that is None are unknown.
+    With several inputs, `scaler` has one for each table, by name. Empty names and a scaler that is
+    None are unknown.
     """
 
     dataset: str
     classes: Words = ()
     features: Words = ()
-    scaler: Scaler | None = None
+    scaler: Scalers | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
-        return asdict(self) | {"classes": list(self.classes), "features": list(self.features)}
+        names = {"classes": list(self.classes), "features": list(self.features)}
+        return {"dataset": self.dataset, **names, **plain_scalers(self.scaler)}
 
     @classmethod
     def read(cls, table: Any) -> DataFacts:
@@ -47,7 +50,7 @@ class DataFacts:
         for key, values in names.items():
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{key} must be names, not {values!r:.60}")
-        return cls(table["dataset"], **names, scaler=_read_scaler(table.get("scaler")))
+        return cls(table["dataset"], **names, scaler=_read_scalers(table))
 
 
 def _items(table: Mapping[str, Any], key: str) -> tuple[Any, ...]:
@@ -57,9 +60,17 @@ def _items(table: Mapping[str, Any], key: str) -> tuple[Any, ...]:
     return tuple(values or ())
 
 
-def _read_scaler(table: Any) -> Scaler | None:
-    if table is None:
-        return None
+def _read_scalers(table: Mapping[str, Any]) -> Scalers | None:
+    several = table.get("scalers")
+    if several is None:
+        one = table.get("scaler")
+        return None if one is None else _read_scaler(one)
+    if not isinstance(several, Mapping) or not all(isinstance(name, str) for name in several):
+        raise ValueError(f"scalers must be a table of inputs, not {several!r:.40}")
+    return {name: _read_scaler(one) for name, one in several.items()}
+
+
+def _read_scaler(table: Any) -> Scaler:
     if not isinstance(table, Mapping):
         raise ValueError(f"the scaler of its data is not a table but {table!r:.40}")
     columns = {key: _items(table, key) for key in ("mean", "deviation")}
@@ -83,16 +94,18 @@ class Adaptation:
         mine, theirs = tuple(info.class_names), facts.classes
         self.labels = _label_map(mine, theirs)
         if mine and theirs and self.labels is None and strict:
-            raise ValueError(self._refusal(mine))
+            raise ValueError(
+                f"{self._classes_differ(mine)}; use data with these classes, or give the classes "
+                f"the same names"
+            )
         self.order = _column_order(tuple(info.feature_names), facts.features)
         self._mine, self._is_rescaling_logged = mine, False
         self._log_classes(mine)
 
-    def _refusal(self, mine: Words) -> str:
+    def _classes_differ(self, mine: Words) -> str:
         return (
             f"{self.owner} has the classes {', '.join(mine)}, but the network was trained on those "
-            f"of {self.facts.dataset!r}, {', '.join(self.facts.classes)}; use that data set, or "
-            f"give the classes the same names and samples as tensors"
+            f"of {self.facts.dataset!r}, {', '.join(self.facts.classes)}"
         )
 
     def _log_classes(self, mine: Words) -> None:
@@ -116,27 +129,67 @@ class Adaptation:
         labels = None if self.labels == list(range(len(self.labels or ()))) else self.labels
         if not isinstance(split, TensorSplit):
             if labels is not None:
-                raise ValueError(self._refusal(self._mine))
+                raise ValueError(
+                    f"{self._classes_differ(self._mine)}; use the same order, or return a "
+                    f"TensorSplit, so that the labels can be mapped"
+                )
             return split
         x, y, scaler = split.x, split.y, split.scaler
-        is_table = isinstance(x, Tensor) and x.dim() == 2
-        if self.order is not None and is_table:
-            x, scaler = x[:, self.order], scaler and scaler.reordered(self.order)
-        if self.scaler is not None and scaler is not None and self.scaler != scaler and is_table:
-            x, scaler = self._rescaled(x, scaler, self.scaler), self.scaler
+        if self.order is not None and isinstance(x, Tensor) and x.dim() == 2:
+            x = x[:, self.order]
+            scaler = scaler.reordered(self.order) if isinstance(scaler, Scaler) else scaler
+        if self.scaler is not None and scaler is not None and self.scaler != scaler:
+            x, scaler = self._rescaled(x, scaler)
         if labels is not None:
             y = _mapped(y, labels)
-        if x is split.x and y is split.y:
+        if are_same(x, split.x) and y is split.y:
             return split
         return TensorSplit(x, y, prepare=split.prepare, augment=split.augment, scaler=scaler)
 
-    def _rescaled(self, x: Tensor, present: Scaler, wanted: Scaler) -> Tensor:
-        """Return standardised features as another scaler would standardise the raw ones."""
-        if len(present.mean) != len(wanted.mean):
+    def _rescaled(self, inputs: Inputs, present: Scalers) -> tuple[Inputs, Scalers]:
+        """Return the inputs as the scalers of the network standardise them, and those scalers."""
+        mine, theirs = _by_input(present), self._scalers_for(present)
+
+        def rescaled(name: str, x: Tensor) -> Tensor:
+            is_other = name in mine and mine[name] != theirs[name]
+            return self._table(name, x, mine[name], theirs[name]) if is_other else x
+
+        result = map_named(rescaled, inputs)
+        return result, theirs if isinstance(present, Mapping) else theirs[""]
+
+    def _scalers_for(self, present: Scalers) -> dict[str, Scaler]:
+        """Return the scaler of the network for each input of the data set that has one."""
+        assert self.scaler is not None
+        mine, theirs = _by_input(present), _by_input(self.scaler)
+        if len(mine) == len(theirs) == 1:  # the only table, whatever its name
+            return dict(zip(mine, theirs.values(), strict=True))
+        if not mine.keys() <= theirs.keys():
             raise ValueError(
-                f"the scaler of the network is for {len(wanted.mean)} features, but {self.owner} "
+                f"{self.owner} has the tables {_inputs(mine)}, but the network was trained with "
+                f"scalers for those of {self.facts.dataset!r}, {_inputs(theirs)}; give the inputs "
+                f"the same names, or choose `standardize`"
+            )
+        return {name: theirs[name] for name in mine}
+
+    def _table(self, name: str, x: Tensor, present: Scaler, wanted: Scaler) -> Tensor:
+        """Return standardised features as another scaler would standardise the raw ones."""
+        if x.dim() != 2:
+            return x
+        if len(present.mean) != len(wanted.mean):
+            of = f"input {name!r} of {self.owner}" if name else self.owner
+            raise ValueError(
+                f"the scaler of the network is for {len(wanted.mean)} features, but {of} "
                 f"has {len(present.mean)}; use data with the features of {self.facts.dataset!r}"
             )
+        self._log_rescaling()
+        mean, deviation, other_mean, other_deviation = (
+            torch.tensor(values, dtype=torch.float64, device=x.device)
+            for values in (present.mean, present.deviation, wanted.mean, wanted.deviation)
+        )
+        raw = x.double() * deviation + mean
+        return ((raw - other_mean) / other_deviation).to(x.dtype)
+
+    def _log_rescaling(self) -> None:
         if not self._is_rescaling_logged:
             logger.info(
                 "The features of %s are standardised with the scaler of the network, which was "
@@ -144,12 +197,15 @@ class Adaptation:
                 *(self.owner, self.facts.dataset),
             )
             self._is_rescaling_logged = True
-        mean, deviation, other_mean, other_deviation = (
-            torch.tensor(values, dtype=torch.float64, device=x.device)
-            for values in (present.mean, present.deviation, wanted.mean, wanted.deviation)
-        )
-        raw = x.double() * deviation + mean
-        return ((raw - other_mean) / other_deviation).to(x.dtype)
+
+
+def _by_input(scaler: Scalers) -> dict[str, Scaler]:
+    """Return scalers by the names of their inputs; one input has none."""
+    return {"": scaler} if isinstance(scaler, Scaler) else dict(scaler)
+
+
+def _inputs(scalers: Mapping[str, Scaler]) -> str:
+    return ", ".join(name or "x" for name in scalers)
 
 
 def _mapped(y: Tensor, labels: list[int]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +23,9 @@ class ForwardSignature:
     """The parameters of a `forward`, to which inputs are matched.
 
     A dictionary is matched by name and anything else by position; keyword-only parameters take
-    their turn after the positional ones. A dictionary with other names, or a tuple of another
-    length, is passed as a whole to a `forward` with one parameter.
+    their turn after the positional ones. To a `forward` with one parameter, the one tensor of a
+    dictionary is passed, whatever its name, unless the parameter is annotated as a mapping; a
+    dictionary of more, or a tuple of another length, is passed as a whole.
     """
 
     parameters: tuple[Parameter, ...]
@@ -54,7 +56,7 @@ class ForwardSignature:
         if isinstance(inputs, tuple | list) and self._has_room_for(len(inputs)):
             return dict(zip(self.named, inputs, strict=False))
         if self._takes_whole(inputs):
-            return {next(iter(self.required or self.named)): inputs}
+            return {self._one.name: self._unnamed(inputs)}
         if not self.named and not isinstance(inputs, Mapping | tuple | list):
             return {ANONYMOUS: inputs}
         raise ValueError(self._mismatch(inputs))
@@ -76,6 +78,18 @@ class ForwardSignature:
                 k in self.named for k in inputs
             )
         return True
+
+    @property
+    def _one(self) -> Parameter:
+        """The parameter that takes all inputs."""
+        return self.named[next(iter(self.required or self.named))]
+
+    def _unnamed(self, inputs: Inputs) -> Any:
+        """Return the tensor of a dictionary of one, unless `forward` asks for a mapping."""
+        values = list(inputs.values()) if isinstance(inputs, Mapping) else []
+        if len(values) != 1 or not isinstance(values[0], Tensor) or _is_mapping(self._one):
+            return inputs
+        return values[0]
 
     def _mismatch(self, inputs: Inputs) -> str:
         taken = ", ".join(str(p) for p in self.parameters) or "nothing"
@@ -109,6 +123,14 @@ class ForwardSignature:
 
     def _first_is_required(self) -> bool:
         return not self.required or self.required[0] == next(iter(self.named))
+
+
+def _is_mapping(parameter: Parameter) -> bool:
+    """Whether a parameter is annotated as a dictionary, possibly by a string."""
+    hint = parameter.annotation
+    if isinstance(hint, type):
+        return issubclass(hint, Mapping)
+    return re.search(r"(?i)\b(dict|mapping)\b", str(hint)) is not None
 
 
 class ModelCall:

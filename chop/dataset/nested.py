@@ -24,6 +24,12 @@ def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     return inputs
 
 
+def map_named(function: Callable[[str, Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """Return `inputs` with `function` applied to each tensor and its path in `named_tensors`."""
+    paths = iter([name for name, _ in named_tensors(inputs)])
+    return map_tensors(lambda tensor: function(next(paths), tensor), inputs)
+
+
 def tensors_of(inputs: Inputs) -> list[Tensor]:
     """Return all tensors of `inputs`, in their order."""
     return [value for _, value in named_tensors(inputs)]

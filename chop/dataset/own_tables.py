@@ -33,7 +33,7 @@ from chop.files import cache_folder
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3  # of the preparation; raise it when the result changes
+VERSION = 4  # of the preparation; raise it when the result changes
 KINDS = {
     "csv": (".csv", ".tsv", ".txt"),
     "parquet": (".parquet", ".pq"),

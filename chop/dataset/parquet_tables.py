@@ -9,6 +9,7 @@ import numpy as np
 
 from chop.dataset.tabular import LabelledTable, labelled
 from chop.dataset.text_tables import label_column
+from chop.extras import install_command
 
 
 def read_parquet(file: Path, label: str | None = None, task: str | None = None) -> LabelledTable:
@@ -17,9 +18,7 @@ def read_parquet(file: Path, label: str | None = None, task: str | None = None) 
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ImportError(
-            'Parquet files need pyarrow: .venv/bin/pip install -c constraints.txt -e ".[tables]"'
-        ) from error
+        raise ImportError(f"Parquet files need pyarrow: {install_command('tables')}") from error
 
     try:
         table = parquet.read_table(file)

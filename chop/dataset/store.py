@@ -7,8 +7,8 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,15 @@ from torch import Tensor
 
 from chop.dataset.base import Split
 from chop.dataset.nested import Inputs, rows_of
-from chop.dataset.tensors import Prepare, Scaler, TensorSplit, fingerprint
-from chop.files import whole_file, write_safetensors
+from chop.dataset.tensors import (
+    Prepare,
+    Scaler,
+    Scalers,
+    TensorSplit,
+    fingerprint,
+    plain_scalers,
+)
+from chop.files import locked_file, whole_file, write_safetensors
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +45,7 @@ class PreparedData:
     classes: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     task: str = "cls"
-    scaler: Scaler | None = None  # of the features of a table that is the only input
+    scaler: Scalers | None = None  # of the features of each table; None if there are only images
     notes: tuple[str, ...] = ()  # how the file was read, for the user
 
     def span(self, split: Split, *, legacy_val: bool = False) -> tuple[int, int]:
@@ -133,7 +140,7 @@ def _write(file: Path, data: PreparedData, recipe: dict[str, str]) -> None:
     names = ("rows", "features", "classes", "task", "notes")
     facts = {name: getattr(data, name) for name in names}
     facts["fingerprints"] = data.computed_fingerprints()
-    facts["scaler"] = data.scaler and asdict(data.scaler)
+    facts |= plain_scalers(data.scaler)
     inputs = {f"x.{name}": x for name, x in data.x.items()} if isinstance(data.x, dict) else None
     facts["inputs"] = list(data.x) if inputs else None
     header = recipe | {"facts": json.dumps(facts)}
@@ -165,7 +172,7 @@ def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
                 features=tuple(facts["features"]),
                 classes=tuple(facts["classes"]),
                 fingerprints=facts["fingerprints"],
-                scaler=_scaler(facts["scaler"]),
+                scaler=_scalers(facts),
                 notes=tuple(facts["notes"]),
                 task=facts.get("task", "cls"),
             )
@@ -175,9 +182,13 @@ def _opened(file: Path, recipe: dict[str, str]) -> PreparedData | None:
     return data if _is_intact(file, data, recipe) else None
 
 
-def _scaler(columns: dict[str, list[float]] | None) -> Scaler | None:
-    if columns is None:
-        return None
+def _scalers(facts: Mapping[str, Any]) -> Scalers | None:
+    if "scalers" in facts:
+        return {name: _scaler(columns) for name, columns in facts["scalers"].items()}
+    return None if facts["scaler"] is None else _scaler(facts["scaler"])
+
+
+def _scaler(columns: Mapping[str, list[float]]) -> Scaler:
     return Scaler(**{key: tuple(values) for key, values in columns.items()})
 
 
@@ -195,25 +206,11 @@ def _is_intact(file: Path, data: PreparedData, recipe: dict[str, str]) -> bool:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Lock `file` against other processes; the lock ends with the process that holds it."""
-    with writable(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock = (file.parent / f".{file.name}.lock").open("a")
-    with lock:
-        _lock(lock.fileno(), file)
+    """Lock `file` of the cache against other processes, as `locked_file` does."""
+    with ExitStack() as held:
+        with writable(file.parent):
+            held.enter_context(locked_file(file))
         yield
-
-
-def _lock(descriptor: int, file: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks: work may be repeated, but files stay intact
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        logger.info("waiting for another process that is building %s", file)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 @contextmanager

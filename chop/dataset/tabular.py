@@ -13,7 +13,7 @@ from torch import Tensor
 from chop.dataset.base import IGNORED
 from chop.dataset.nested import Inputs
 from chop.dataset.store import PreparedData
-from chop.dataset.tensors import Scaler
+from chop.dataset.tensors import Scaler, Scalers
 
 SplitLengths = dict[str, int]  # number of samples that a file has for train, validation and test
 BLOCK = 1 << 16  # rows at a time, which limits the memory for double precision
@@ -225,7 +225,8 @@ def check_finite(
     where = np.flatnonzero(wrong).tolist()
     names = [features[i] if features else f"{input_name} channel {i}".strip() for i in where]
     raise ValueError(
-        f"{file}: {wrong.sum()} values are NaN, infinite or too large, in {', '.join(names[:5])}; "
+        f"{file}: {wrong.sum()} value{' is' if wrong.sum() == 1 else 's are'} NaN, infinite or too "
+        f"large, in {', '.join(names[:5])}; "
         f"remove those samples or fill in the values"
     )
 
@@ -252,6 +253,12 @@ def scaler_of(x: np.ndarray, standardize_by: int | None) -> Scaler:
     return Scaler(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
+def _scalers_of(inputs: Mapping[str, np.ndarray], standardize_by: int | None) -> Scalers | None:
+    """Return the scaler of each named input that is a table; None if none is."""
+    tables = {name: x for name, x in inputs.items() if is_table(x, named=True)}
+    return {name: scaler_of(x, standardize_by) for name, x in tables.items()} or None
+
+
 def is_table(x: np.ndarray, *, named: bool = False) -> bool:
     """Whether samples are rows of numbers to standardise; in a named input, those are floats."""
     return x.ndim == 2 and (not named or x.dtype.kind == "f")
@@ -273,9 +280,11 @@ def prepare(
 ) -> PreparedData:
     """Return the samples in `order`, standardised by the first `standardize_by`, as tensors."""
     inputs: Inputs
-    scaler: Scaler | None = None
+    scaler: Scalers | None = None
     if table.more:
-        inputs = {n: _tensor(x[order], standardize_by, named=True) for n, x in table.more.items()}
+        arrays = {name: x[order] for name, x in table.more.items()}
+        scaler = _scalers_of(arrays, standardize_by)
+        inputs = {name: _tensor(x, standardize_by, named=True) for name, x in arrays.items()}
     else:
         x = table.x[order]
         if is_table(x):

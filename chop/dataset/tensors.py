@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -50,13 +50,23 @@ class Scaler:
         return Scaler(*(tuple(values[i] for i in order) for values in (self.mean, self.deviation)))
 
 
+Scalers = Scaler | Mapping[str, Scaler]  # of one input, or of several by their names
+
+
+def plain_scalers(scaler: Scalers | None) -> dict[str, Any]:
+    """Return scalers as JSON values: that of one input in `scaler`, several in `scalers`."""
+    if isinstance(scaler, Mapping):
+        return {"scaler": None, "scalers": {name: asdict(one) for name, one in scaler.items()}}
+    return {"scaler": scaler and asdict(scaler)}
+
+
 class TensorSplit(Dataset[tuple[Inputs, Tensor]]):
     """One split: stored samples `x` (N, …) and labels `y` (N, …).
 
     With several inputs, `x` is a dictionary or tuple of tensors, each with N rows. `prepare` turns
     a stored batch into inputs of the model, for instance bytes of images into normalised floats.
     Before that, loaders that shuffle (for training) apply `augment`. `scaler` tells how the
-    features of a table were standardised; None if that is not known.
+    features of a table were standardised, by name for several inputs; None if that is not known.
     """
 
     def __init__(
@@ -67,7 +77,7 @@ class TensorSplit(Dataset[tuple[Inputs, Tensor]]):
         prepare: Prepare | None = None,
         augment: Augment | None = None,
         fingerprint: str | None = None,
-        scaler: Scaler | None = None,
+        scaler: Scalers | None = None,
     ) -> None:
         if (count := num_samples(x)) != len(y):
             raise ValueError(f"{count} samples need {count} labels, not {len(y)}")

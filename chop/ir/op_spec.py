@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from chop.ir.operators import Overload, Overloads
 from chop.registry import Registry, UnknownName
 
 MaseType = Literal[
@@ -36,10 +37,12 @@ Trait = Literal[
     "idempotent",  # applied twice, it gives what it gives once; dropout does in eval mode
     "no_op",  # returns its input; dropout does in eval mode
     "no_arithmetic",  # moves, creates or looks up numbers, and computes none
+    "sizes",  # gives sizes or other facts of a tensor, without its numbers
     "weighted_sum",  # a layer that sums inputs times weights: linear layers and convolutions
     "inner_products",  # another layer that multiplies with weights: attention, recurrence
     "convolution",
     "transposed",  # a convolution whose weight has its inputs first
+    "homogeneous",  # f(a·x) = a·f(x) for a > 0, each channel by itself; dropout in eval mode
     "pool",  # reduces fixed windows of each channel
     "reshape",  # gives the same numbers in the same order under another shape
 ]
@@ -174,12 +177,11 @@ def _function_op(target: Any) -> OpSpec | None:
     """Find an op by identity; torch's operators, as torch.ops.aten.add.Tensor, by exact name."""
     if isinstance(target, StandIn):
         return target.spec
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, Overload):
         target = target.overloadpacket
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        qualified = target._qualified_op_name
-        aten = qualified.startswith("aten::")
-        return _named_op(qualified.removeprefix("aten::")) if aten else None
+    if isinstance(target, Overloads):
+        space, _, name = str(target).partition(".")
+        return _named_op(name) if space == "aten" else None
     return _BY_FUNCTION.get(target)
 
 

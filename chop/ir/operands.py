@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_metadata import TensorMeta
+from chop.ir.operators import Overload
 from chop.ir.ops import OpSpec, StandIn
 
-# tensors that keep the name of their parameter; all others are data_in_0, data_in_1, …
+# tensors that always keep the name of their parameter; all others are data_in_0, data_in_1, …
 _NAMED = "weight bias running_mean running_var condition index mask"
 NAMED_OPERANDS = frozenset(_NAMED.split())
 # torch's schemas give a dtype, a layout and a memory format the type int
@@ -111,6 +112,7 @@ def _of_parameter(p: Parameter) -> Param:
 
 
 def _of_schemas(name: str, method: bool = False) -> list[CallSignature]:
+    # private, but the public torch.ops.aten lacks the overloads for numbers
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     return [_of_schema(schema, method) for schema in schemas]
 
@@ -129,10 +131,11 @@ def _calls(op: str, target: Any, names: tuple[str, ...]) -> list[CallSignature]:
         return [_of_names(names)]
     if op == "call_method":
         return _of_schemas(target, method=True)
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, Overload):
         return [_of_schema(target._schema)]
-    # F.max_pool2d and the like dispatch on `return_indices` to a Python function
-    table: Any = getattr(torch._jit_internal, "boolean_dispatched", {})
+    # F.max_pool2d and the like dispatch on `return_indices` to a Python function, and only this
+    # table, which is private, knows which
+    table: Any = torch._jit_internal.boolean_dispatched
     fn = table[target]["if_false"] if target in table else target
     if isinstance(fn, FunctionType):
         return _of_function(fn)
@@ -225,6 +228,15 @@ class _Operands(dict[str, Any]):
         return self.add(value) if isinstance(value, TensorMeta) else _mapped(value, self.add_inside)
 
 
+def keeps_name(spec: OpSpec, parameter: str) -> bool:
+    """Return whether a tensor that a function takes has the name of its parameter as an operand.
+
+    Of several weights and biases, as those of attention, each has its own.
+    """
+    several = "inner_products" in spec.traits and ("weight" in parameter or "bias" in parameter)
+    return several or parameter in NAMED_OPERANDS
+
+
 def argument_names(target: Any, spec: OpSpec) -> list[str]:
     """Return the names of a function's positional arguments; `*operands` stands for any number."""
     calls = _calls("call_function", target, spec.params)
@@ -255,7 +267,7 @@ def bind_operands(
     operands = _Operands()
     for param, value in bound.items():
         if isinstance(value, TensorMeta):
-            named = module is None and param in NAMED_OPERANDS
+            named = module is None and keeps_name(spec, param)
             operands.add(value, param if named else None)
             continue
         leaves = list(flatten(value))

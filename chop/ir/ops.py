@@ -75,6 +75,7 @@ POINTWISE = "pointwise"
 MOVES = "no_arithmetic"
 COPIES = "pointwise no_arithmetic"
 RESHAPES = "reshape no_arithmetic"
+FACTS = "sizes no_arithmetic"
 SCALAR = "pointwise activation"
 SIGNED = "pointwise activation signed"
 DIMS = (1, 2, 3)
@@ -118,6 +119,7 @@ for _rows, _traits in (
     for _d in DIMS:
         _define_all("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
 _define_all("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
+_define_all("module", "edge_table=")  # a sum of tables; its layers name the row themselves
 _define_all("builtin_func", "weight_norm=_weight_norm/_weight_norm_interface")
 _define_all("module_related_func", "embedding:Embedding", traits=MOVES, quantized="weight")
 _define_all("module_related_func", "embedding_bag:EmbeddingBag", quantized="weight")
@@ -140,10 +142,11 @@ _define_all("builtin_func", "normalize")
 
 # --- activations
 for _rows, _traits in (
-    ("relu:ReLU relu6:ReLU6", f"{SIGNED} idempotent"),
+    ("relu:ReLU", f"{SIGNED} idempotent homogeneous"),
+    ("relu6:ReLU6", f"{SIGNED} idempotent"),
     ("rrelu:RReLU", POINTWISE),  # draws random numbers in train mode
-    ("leaky_relu:LeakyReLU", SIGNED),
-    ("prelu:PReLU", ""),  # has a weight for each channel
+    ("leaky_relu:LeakyReLU", f"{SIGNED} homogeneous"),
+    ("prelu:PReLU", "homogeneous"),  # has a weight for each channel
     ("elu:ELU selu:SELU celu:CELU gelu:GELU silu:SiLU", SIGNED),
     ("mish:Mish sigmoid/expit:Sigmoid logsigmoid/log_sigmoid:LogSigmoid", SCALAR),
     ("hardsigmoid:Hardsigmoid tanh:Tanh hardtanh:Hardtanh", SCALAR),
@@ -158,11 +161,11 @@ for _rows, _traits in (
 # --- pooling and resizing
 for _d in DIMS:
     for _row, _traits in (
-        ("adaptive_avg_pool AdaptiveAvgPool", "pool"),
-        ("adaptive_max_pool AdaptiveMaxPool", "pool"),
-        ("avg_pool AvgPool", "pool"),
-        ("max_pool MaxPool", "pool"),
-        ("lp_pool LPPool", "pool"),
+        ("adaptive_avg_pool AdaptiveAvgPool", "pool homogeneous"),
+        ("adaptive_max_pool AdaptiveMaxPool", "pool homogeneous"),
+        ("avg_pool AvgPool", "pool homogeneous"),
+        ("max_pool MaxPool", "pool homogeneous"),
+        ("lp_pool LPPool", "pool homogeneous"),
         ("max_unpool MaxUnpool", MOVES),
     ):
         _op, _class = (f"{_name}{_d}d" for _name in _row.split())
@@ -330,7 +333,7 @@ _define_all(
 define("bernoulli", "implicit_func")
 
 # --- shapes, indices, bookkeeping
-define("getattr", "implicit_func", names="", functions=(getattr,), params="a b", traits=MOVES)
+define("getattr", "implicit_func", names="", functions=(getattr,), params="a b", traits=FACTS)
 define("getitem", "implicit_func", params="in select", traits=MOVES)
 define("setitem", "builtin_func", params="in select value", traits=MOVES)
 define("_assert", "implicit_func", names="_assert", params="condition message", traits=MOVES)
@@ -348,22 +351,21 @@ _define_all("implicit_func", "swapaxes", "input dim_0=axis0 dim_1=axis1", MOVES)
 define("split", "implicit_func", params="input split_size_or_sections dim", traits=MOVES)
 _define_all("implicit_func", "abs/absolute clamp/clip/clamp_min/clamp_max", traits=POINTWISE)
 define("type", "implicit_func", params="input dtype", traits=MOVES)
-_define_all(
-    "implicit_func",
-    "size/sym_size dim/ndimension numel/nelement/sym_numel movedim/moveaxis",
-    traits=MOVES,
-)
-define("length", "implicit_func", names="", functions=(len,), traits=MOVES)
+_define_all("implicit_func", "size/sym_size dim/ndimension numel/nelement/sym_numel", traits=FACTS)
+_define_all("implicit_func", "movedim/moveaxis", traits=MOVES)
+define("length", "implicit_func", names="", functions=(len,), traits=FACTS)
 _define_all("implicit_func", "finfo iinfo", "dtype=type", MOVES)
 define("masked_fill_", "implicit_func", names="masked_fill_", traits=MOVES)
 _define_all("implicit_func", "masked_fill to/_to_copy", traits=COPIES)
 _define_all("implicit_func", "flatten:Flatten unflatten:Unflatten", traits=RESHAPES)
-_define_all("module_related_func", "identity=:Identity", traits=f"{COPIES} no_op idempotent")
+_define_all(
+    "module_related_func", "identity=:Identity", traits=f"{COPIES} no_op idempotent homogeneous"
+)
 _define_all(
     "implicit_func",
     "dropout/dropout1d/dropout2d/dropout3d/alpha_dropout/feature_alpha_dropout/feature_dropout/"
     "native_dropout:Dropout:Dropout1d:Dropout2d:Dropout3d:AlphaDropout:FeatureAlphaDropout",
-    traits="pointwise no_op idempotent",
+    traits="pointwise no_op idempotent homogeneous",
 )
 _define_all("implicit_func", "eq ge ne/not_equal", BINARY, POINTWISE)
 _define_all(

@@ -7,7 +7,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import TASK_NAMES, MaseDatasetInfo
+from chop.extras import install_command
 from chop.models.info import ABILITIES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
 from chop.registry import Registry, UnknownName, identity, unknown
@@ -177,6 +178,10 @@ def register_mase_model(
     **flags: bool,
 ) -> Callable[[B], B]:
     """Register a class or function that builds the model `name`, also known by `checkpoints`."""
+    known = [field.name for field in fields(MaseModelInfo) if field.default is False]
+    for flag in flags:
+        if flag not in known:
+            raise UnknownName(f"flag of model {name!r}:", flag, known)
     info = MaseModelInfo(name, model_source, task_type, **flags)
 
     def add(build: B) -> B:
@@ -310,7 +315,5 @@ def get_tokenizer(name: str, checkpoint: str | Path | None = None) -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise ImportError(
-            'tokenizers need transformers: .venv/bin/pip install -c constraints.txt -e ".[hf]"'
-        ) from error
+        raise ImportError(f"tokenizers need transformers: {install_command('hf')}") from error
     return transformers.AutoTokenizer.from_pretrained(str(checkpoint or name))

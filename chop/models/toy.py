@@ -85,9 +85,12 @@ def smooth_step(x: Tensor) -> Tensor:
 
 @toy_model("toy_custom_fn")
 class ToyCustomFnNet(nn.Module):
-    """A hidden layer of 8 with a user-defined activation function."""
+    """A hidden layer of 8 with a user-defined activation function.
 
-    def __init__(self, info: MaseDatasetInfo) -> None:
+    `batch_size` has no effect; scripts for other versions give it.
+    """
+
+    def __init__(self, info: MaseDatasetInfo, *, batch_size: int | None = None) -> None:
         super().__init__()
         self.fc1 = nn.Linear(math.prod(info["image_size"]), 8)
         self.fc2 = nn.Linear(8, info["num_classes"])

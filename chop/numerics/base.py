@@ -50,10 +50,15 @@ class NumberFormat(abc.ABC):
     elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
     light: ClassVar[bool] = False  # rounds in few passes over memory
     other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
+    advice: ClassVar[Mapping[str, str]] = {}  # key of the precision -> how to choose a missing one
+    # options beyond the precision that metadata show where they differ from the default
+    shown: ClassVar[tuple[str, ...]] = ()
     # options that saved graphs of version 1 leave out, and what they meant in that version
     earlier: ClassVar[Mapping[str, Any]] = {}
     # fields that None leaves to profiled statistics: statistic and entry of each
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    # options of a weight that a bias without keys does not take
+    of_one_tensor: ClassVar[tuple[str, ...]] = ()
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -156,10 +161,18 @@ class NumberFormat(abc.ABC):
         """The format for one operand: blocks do not span batches, and the sign may be dropped."""
         return self
 
+    def check_operand(self, operand: str) -> None:  # noqa: B027 (most formats suit all operands)
+        """Raise an error if the format is not one for this operand of a layer."""
+
     @classmethod
     def precision_keys(cls) -> list[str]:
         """The names of the values in the precision list, in order."""
         return [f.name for f in fields(cls) if f.default is MISSING]
+
+    @classmethod
+    def config_name(cls) -> str:
+        """Return what messages call a config of the format: "an integer config"."""
+        return f"{'an' if cls.name[0] in 'aeiou' else 'a'} {cls.name} config"
 
     @classmethod
     def refinement_keys(cls) -> list[str]:
@@ -170,11 +183,26 @@ class NumberFormat(abc.ABC):
     def precision(self) -> list[Any]:
         return [getattr(self, key) for key in self.precision_keys()]
 
+    @property
+    def shown_options(self) -> dict[str, Any]:
+        """The options beyond the precision that metadata show."""
+        defaults = {f.name: f.default for f in fields(self)}
+        values = {key: getattr(self, key) for key in self.shown}
+        values = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+        return {key: value for key, value in values.items() if value != defaults[key]}
+
     def require(self, law: bool, text: str) -> None:
         """Raise an error with `text` unless the condition `law` holds."""
         if not law:
-            values = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in fields(self))
+            told = [f for f in fields(self) if self._is_told(f, text)]
+            values = ", ".join(f"{f.name} = {_shown(getattr(self, f.name)):.60}" for f in told)
             raise ValueError(f"{self.name}: {text} (got {values})")
+
+    def _is_told(self, option: Any, text: str) -> bool:
+        """Whether an error shows a field: it is in the text, or not the default."""
+        value = getattr(self, option.name)
+        usual = type(value) is type(option.default) and value == option.default
+        return not usual or re.search(rf"\b{option.name}\b", text) is not None
 
     def require_whole(self, key: str, low: int, high: int) -> None:
         value = getattr(self, key)
@@ -188,10 +216,20 @@ class NumberFormat(abc.ABC):
             value = getattr(self, key)
             self.require(isinstance(value, int) and value in (0, 1), f"{key} must be true or false")
 
+    def require_word(self, key: str, *words: str) -> None:
+        *others, last = map(repr, words)
+        text = f"{key} must be {', '.join(others)} or {last}"
+        self.require(getattr(self, key) in words, text)
+
     def fill_in(self, key: str, value: Any) -> None:
         """Replace None by its default, so that the precision shows it."""
         if getattr(self, key) is None:
             object.__setattr__(self, key, value)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it was given: 0.1, although a scale is the float32 number next to it."""
+    return repr(float(f"{value:.8g}") if isinstance(value, float) else value)
 
 
 def quantize_all(operands: Sequence[tuple[NumberFormat | None, Any]]) -> list[Any]:
@@ -210,13 +248,16 @@ def quantize_all(operands: Sequence[tuple[NumberFormat | None, Any]]) -> list[An
     ]
 
 
-def from_precision(name: str, precision: list[Any]) -> NumberFormat:
-    """`"integer", [8, 4]` -> Integer(8, 4); the inverse of `fmt.name, fmt.precision`."""
+def from_precision(name: str, precision: list[Any], **options: Any) -> NumberFormat:
+    """`"integer", [8, 4]` -> Integer(8, 4); the inverse of `fmt.name, fmt.precision`.
+
+    `options` are those beyond the precision, such as `fmt.shown_options`.
+    """
     cls = FORMATS[name]
     keys = cls.precision_keys()
     if not isinstance(precision, list | tuple) or len(precision) != len(keys):
         raise ValueError(f"{name} needs the precision [{', '.join(keys)}], not {precision!r}")
-    return cls(*precision)
+    return cls(*precision, **options)
 
 
 def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
@@ -232,16 +273,20 @@ def from_config(config: Mapping[str, Any], operand: str) -> NumberFormat:
     wanted = [f"{source}_{key}" for key in keys]
     missing = [key for key in wanted if key not in config]
     if missing:
-        raise ValueError(
-            f"{cls.name} needs {wanted} for {operand!r}; missing {missing} in {dict(config)}"
-        )
+        advice = [text for key, text in cls.advice.items() if f"{source}_{key}" in missing]
+        law = f"{cls.name} needs {wanted} for {operand!r}"
+        raise ValueError("; ".join([law, f"missing {missing} in {dict(config)}", *advice]))
     keys_of = dict(zip(keys, wanted, strict=True))
     for key in cls.refinement_keys():
-        places = (f"{operand}_{key}", f"{source}_{key}", key)
+        places = [f"{operand}_{key}", f"{source}_{key}", key]
+        if key in cls.of_one_tensor:
+            places.remove(f"{source}_{key}")
         given = [place for place in places if place in config]
         keys_of |= {key: given[0]} if given else {}
     try:
-        return cls(**{key: config[place] for key, place in keys_of.items()})
+        fmt = cls(**{key: config[place] for key, place in keys_of.items()})
+        fmt.check_operand(source)
+        return fmt
     except ValueError as error:
         raise ValueError(_with_keys(str(error), keys_of)) from error
 
@@ -250,7 +295,8 @@ def _with_keys(message: str, keys_of: Mapping[str, str]) -> str:
     """Return the message of a format with the keys of the config instead of its fields."""
     head, colon, rest = message.partition(": ")  # the name of the format stays
     fields_in = "|".join(map(re.escape, keys_of))
-    return head + colon + re.sub(rf"\b({fields_in})\b", lambda found: keys_of[found[1]], rest)
+    names = rf"(?<!')\b({fields_in})\b(?!')"  # not the values in quotes
+    return head + colon + re.sub(names, lambda found: keys_of[found[1]], rest)
 
 
 def format_in(config: Mapping[str, Any]) -> type[NumberFormat]:
@@ -277,7 +323,7 @@ def check_keys(config: Mapping[str, Any], operands: Iterable[str], extra: Iterab
     known = [*config_keys(config["name"], operands), *extra]
     for key in config:
         if key not in known:
-            raise UnknownName(f"key of a {cls.name} config", key, known)
+            raise UnknownName(f"key of {cls.config_name()}", key, known)
 
 
 @cache

@@ -38,6 +38,9 @@ SIGNATURES = {
         "blocks": 5 * (_COUNT,),
     }.items()
 }
+_PLACES = 3 * (_COUNT,)
+SIGNATURES["learned"] = (*4 * (_TENSOR,), *_PLACES, _ARGUMENTS, ctypes.c_int)
+SIGNATURES["learned_gradients"] = (*6 * (_TENSOR,), *_PLACES, _ARGUMENTS, ctypes.c_int)
 
 
 class Kernels:
@@ -89,7 +92,8 @@ class Kernels:
 
     def rule(self, name: str, kind: str) -> Any:
         """Return the function of that rule; kernels must be ready."""
-        function = getattr(self.library, f"round_{name}")
+        prefix = "gradients" if kind == "learned_gradients" else "round"
+        function = getattr(self.library, f"{prefix}_{name}")
         if function.argtypes is None:
             function.argtypes, function.restype = SIGNATURES[kind], None
         return function
@@ -98,14 +102,21 @@ class Kernels:
 KERNELS = Kernels()
 
 
+def find_compiler() -> str | None:
+    """Return the path of the C++ compiler in CXX, or of another one that is installed."""
+    return next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *COMPILERS))), None)
+
+
 def load() -> ctypes.CDLL:
     """Return the library for this machine, compiling it unless it is in the cache."""
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *COMPILERS))), None)
+    compiler = find_compiler()
     if compiler is None:
         raise FileNotFoundError(
             "no C++ compiler was found; install g++ or clang++, or name one in CXX"
         )
-    rules = re.findall(r"^(?:ELEMENTS|ROWS|BLOCKS)\((\w+)\)", SOURCE.read_text(), re.MULTILINE)
+    rules = re.findall(
+        r"^(?:ELEMENTS|ROWS|BLOCKS|LEARNED)\((\w+)[,)]", SOURCE.read_text(), re.MULTILINE
+    )
     symbols = [f"round_{rule}" for rule in rules]
     command = [compiler, *FLAGS, str(SOURCE)]
     return load_library(f"rounding-{_fingerprint(compiler)}", command, symbols)

@@ -1,4 +1,4 @@
-"""Integers with a real-valued scale per vector of the last dimension."""
+"""Integers with a real-valued scale for each row of the last dimension."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from chop.numerics.fast.plans import RoundingPlan, reciprocal
 
 @dataclass(frozen=True)
 class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
-    """Each vector of the last dimension is scaled so that its largest magnitude fills the range.
+    """Integers with one 32-bit scale for each row of the last dimension: costly for short rows.
 
-    A positive maximum saturates by one step, unless `symmetric` scales to the largest code. The
-    scale is a float32 per vector: `average_bits` counts it, `bits` does not.
+    The largest magnitude of a row fills the range. A positive maximum saturates by one step, unless
+    `symmetric` scales to the largest code. `average_bits` counts the scales, `bits` does not: rows
+    of n elements have 32 / n bits more per element.
     """
 
     elementwise: ClassVar[bool] = False
@@ -44,7 +45,7 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
         return full, -full if self.signed else 0, span - 1
 
     def layout(self, rank: int) -> tuple[Sequence[int], int]:
-        """Each vector is a block, as in the block formats."""
+        """Each row is a block, as in the block formats."""
         return [1] * (rank - 1) + [-1], 0
 
     def round(self, x: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ def is_plain(x: Tensor) -> bool:
         and type(x) in (Tensor, torch.nn.Parameter)
         and x.layout == torch.strided
         and not x.is_neg()  # the imaginary part of a conjugate, stored with the opposite sign
+        # torch does not tell otherwise that vmap, or a mode such as that of fake tensors, is active
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._get_tracing_state() is None
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )
 
 

@@ -91,7 +91,7 @@ class _Together(torch.autograd.Function):
 
 def _whole(x: Tensor) -> Tensor:
     """The same memory, but not a view for autograd, so that layers may write to it in place."""
-    return x.data if x._is_view() else x
+    return x.data if x._is_view() else x  # a private name, without a public one
 
 
 def straight_through(x: Tensor, rounding: Rounding, limits: Limits | None = None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.numerics.base import NumberFormat
+from chop.registry import not_defined
 
 
 class CachedWeight(NamedTuple):
@@ -39,7 +40,7 @@ class TrackedWeights(dict[str, CachedWeight]):
 
     def unchanged(self, name: str) -> CachedWeight | None:
         """Return the cached value of a parameter that has not changed since, or None."""
-        raise NotImplementedError
+        raise not_defined(self, "unchanged", "owner of a weight cache")
 
 
 class ObservedParameter(NamedTuple):

@@ -14,7 +14,7 @@ from torch import nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.ops import OPS
 from chop.options import Problem as Problem
-from chop.passes.select import By, compiled
+from chop.passes.select import By, compiled, node_name, spellings
 from chop.registry import unknown
 
 
@@ -43,8 +43,9 @@ def path_use(hint: Any) -> PathUse | None:
 class NodeChoice:
     """A name in the options that selects nodes: an op, a node, a module, or an expression.
 
-    `ops` are those to which it can be `done`; `or_module` also allows a module's dotted name, and
-    `must_match` makes an expression that matches no name a mistake.
+    `ops` are those to which it can be `done`; `or_module` also allows the other spelling of a name,
+    such as `block.0.fc` for `block_0_fc`, and `must_match` makes an expression that matches no name
+    a mistake.
     """
 
     key: str
@@ -75,7 +76,7 @@ class NodeChoice:
         if self.by == "module":
             return self._among("module", modules, self.wanted in modules)
         if self.by == "name":
-            exists = self.wanted in names or (self.or_module and self.wanted in modules)
+            exists = self.wanted in (_spelt(subject) if self.or_module else names)
             return self._among(_kind(subject), names, exists)
         if self.by == "regex_name" and self.must_match:
             exists = any(re.fullmatch(self.wanted, name) for name in names)
@@ -84,6 +85,14 @@ class NodeChoice:
 
     def _among(self, what: str, known: list[str], exists: bool) -> Problem | None:
         return None if exists else Problem(self.key, unknown(what, self.wanted, known))
+
+
+def _spelt(subject: MaseGraph | nn.Module) -> set[str]:
+    """Return all spellings of the names of the nodes, or of the layers of an untraced model."""
+    if isinstance(subject, MaseGraph):
+        return {name for names in spellings(subject.nodes).values() for name in names}
+    layers = names_in(subject)[0]
+    return {*layers, *map(node_name, layers)}
 
 
 Choice = NodeChoice  # the former name, which passes of users import

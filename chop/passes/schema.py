@@ -91,6 +91,11 @@ class HasOptions:
         uses = {name: path_use(option.hint) for name, option in self.options.items()}
         return {name: use for name, use in uses.items() if use is not None}
 
+    @property
+    def writes_files(self) -> bool:
+        """Whether it writes to a path that an option names."""
+        return PathUse.WRITTEN in self.paths.values()
+
     def written_options(self) -> list[str]:
         """Each option as it stands in the signature: `num_samples: int = 512`."""
         return self._schema.written()

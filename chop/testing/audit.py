@@ -74,14 +74,15 @@ class MacCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def _without_shortcuts() -> Iterator[None]:
     """Switch off fused kernels, which would hide the products in them."""
-    fast, onednn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    mkldnn: Any = torch.backends.mkldnn
+    fast, onednn = torch.backends.mha.get_fastpath_enabled(), mkldnn.enabled
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)  # mkldnn.flags would set more than this, and warn
+    mkldnn.enabled = False  # mkldnn.flags would set more than this, and warn
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch._C._set_mkldnn_enabled(onednn)
+        mkldnn.enabled = onednn
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-INSTALL = '.venv/bin/pip install -c constraints.txt -e ".[hf]"'
+from chop.extras import install_command
+
+INSTALL = install_command("hf")
 TEXT = "text"  # the column that is tokenized
 SPLITS = ("train", "test")
 

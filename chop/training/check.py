@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx, nn
 
-from chop.dataset.nested import Inputs, num_samples, shapes_of
+from chop.dataset.nested import Inputs, num_samples, rows_of, shapes_of
 from chop.dataset.tensors import TensorSplit
 from chop.memory import memory_for
 from chop.training.feed import Feed
@@ -28,7 +28,7 @@ def check_fit(
     labels = feed.split.y if isinstance(feed.split, TensorSplit) else y
     task.check_outputs(_prediction(model, x), y, labels)
     if learning:
-        _check_last_batch(model, feed)
+        _check_last_batch(model, feed, x)
 
 
 def _prediction(model: nn.Module, x: Inputs) -> Tensor:
@@ -45,22 +45,41 @@ def _prediction(model: nn.Module, x: Inputs) -> Tensor:
         if not known and not isinstance(model, fx.GraphModule):
             raise
         reason = str(error).partition("\n")[0] or type(error).__name__
+        fix = (
+            "" if "; " in reason else "; build the model for such samples, or change its forward()"
+        )
         raise ValueError(
-            f"the model cannot process a batch of shape {shapes_of(x)}: {reason}"
+            f"the model cannot process a batch of shape {shapes_of(x)}: {reason}{fix}"
         ) from error
     finally:
         model.train(was_training)
     return prediction_of(output)
 
 
-def _check_last_batch(model: nn.Module, feed: Feed) -> None:
-    """Refuse a last batch of one sample, on which batch norm cannot be trained."""
+def _check_last_batch(model: nn.Module, feed: Feed, x: Inputs) -> None:
+    """Refuse a last batch of one sample if batch norm, or a graph, cannot be trained on it."""
     size, share = feed.batch_size, feed.share
-    if not any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
+    if size != 1 and share % size != 1:
         return
-    if size == 1 or share % size == 1:
-        better = next((n for n in range(size + 1, share + 1) if share % n != 1), size + 1)
-        raise ValueError(
-            f"`batch_size={size}` leaves a batch with a single one of {share:,} samples, "
-            f"which batch norm cannot train on; use `batch_size={better}`"
-        )
+    reason = _refusal_of_one(model, x)
+    if reason is None:
+        return
+    better = next((n for n in range(size + 1, share + 1) if share % n != 1), size + 1)
+    raise ValueError(
+        f"`batch_size={size}` leaves a batch with a single one of {share:,} samples, "
+        f"which {reason}; use `batch_size={better}`"
+    )
+
+
+def _refusal_of_one(model: nn.Module, x: Inputs) -> str | None:
+    """Return why the model cannot be trained on one sample, or None."""
+    if any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+        return "batch norm cannot train on"
+    if not isinstance(model, fx.GraphModule):
+        return None
+    try:
+        _prediction(model, rows_of(x, slice(0, 1)))
+    except ValueError as error:
+        cause = str(error.__cause__ or error).partition("; ")[0]  # without the advice
+        return f"the graph refuses: {cause}"
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from chop.options import (
     NonNegativeFloat,
@@ -103,6 +103,15 @@ class TrainOptions:
         checked = Options("", train_options(), "key", finite=True).check(vars(self))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        self._check_registered()
+
+    def _check_registered(self) -> None:
+        """Refuse names that are neither ours nor registered by the user."""
+        is_ours = self.optimizer in get_args(Optimizer) and self.schedule in get_args(Schedule)
+        if not is_ours:
+            from chop.training.optimisers import OPTIMIZERS, SCHEDULES
+
+            _ = OPTIMIZERS[self.optimizer], SCHEDULES[self.schedule]
 
     @classmethod
     def of(cls, owner: str, values: Mapping[str, Any]) -> TrainOptions:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chop.actions import config as config_module
+import chop
 from chop.models.base import MODELS
 
 OWN = """
@@ -88,6 +88,30 @@ def test_the_suggested_test_of_a_file_repeats_only_what_the_file_does_not_say(he
     assert not list(own.parent.glob("out/other"))
 
 
+QUANTIZE = """
+[passes.quantize]
+by = "type"
+[passes.quantize.linear.config]
+name = "scale_integer"
+data_in_width = 8
+weight_width = 8
+bias_width = 8
+"""
+
+
+@pytest.mark.slow
+def test_the_suggested_test_of_a_transform_runs_as_it_stands(here, own_files, tmp_path):
+    (tmp_path / "q.toml").write_text(QUANTIZE)
+    words = ("commands-own", "csv", *own_files, "--config", "q.toml", "--cpu", 0)
+    code, _, err = here("transform", *words, "--project-dir", "out", "--project", "q")
+    assert code == 0, err
+    _, *line = suggested(err)
+    forget_own_model()
+    code, _, err = here(*line)
+    assert code == 0, err
+    assert "transformed_ckpt" in err
+
+
 def test_a_file_that_resumes_its_training_can_be_tested(here, own_files, tmp_path):
     code, _, err = here("train", "commands-own", "csv", *own_files, *TINY, "--project-dir", "out")
     assert code == 0, err
@@ -101,7 +125,7 @@ def test_results_of_a_test_lie_below_the_project_dir_that_was_given(
     here, own_files, tmp_path, monkeypatch
 ):
     """Also below the default one, which was taken for none."""
-    monkeypatch.setattr(config_module.chop, "__file__", str(tmp_path / "site/chop/__init__.py"))
+    monkeypatch.setattr(chop, "__file__", str(tmp_path / "site/chop/__init__.py"))
     code, _, err = here("train", "commands-own", "csv", *own_files, *TINY, "--project-dir", "out")
     assert code == 0, err
     _, *line = suggested(err)
@@ -118,7 +142,7 @@ def test_results_of_a_test_lie_below_the_project_dir_that_was_given(
 def test_an_unknown_name_tells_how_to_add_one(here, wrong):
     code, _, err = here("train", *wrong)
     assert code == 2
-    assert "; if it is yours, import the file that registers it (on the command line: --i" in err
+    assert "; if it is yours, import the file that registers it, on the command line with" in err
 
 
 def test_a_directory_with_a_checkpoint_can_be_loaded(here, own_files, tmp_path):

@@ -194,6 +194,25 @@ def test_runs_go_to_the_clone_or_to_the_present_folder(tmp_path, monkeypatch):
     assert config_module.default_project_dir() == tmp_path / "mase_output"
 
 
+def test_a_checkpoint_of_a_run_is_found_from_any_folder(tmp_path, monkeypatch):
+    saved = tmp_path / "mase_output" / "first" / "best.ckpt"
+    saved.parent.mkdir(parents=True)
+    saved.touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    flags = {
+        "project_dir": str(tmp_path / "mase_output"),
+        "load_name": "mase_output/first/best.ckpt",
+    }
+    assert resolve({**NAMES, **flags}).config.load_name == str(saved)
+    here = tmp_path / "elsewhere" / "mase_output" / "first" / "best.ckpt"
+    here.parent.mkdir(parents=True)
+    here.touch()
+    assert resolve({**NAMES, **flags}).config.load_name == str(here)  # that of the folder is first
+    with pytest.raises(ConfigError, match="mase_output/second"):
+        resolve({**NAMES, **flags, "load_name": "mase_output/second/best.ckpt"})
+
+
 # ------------------------------------------------------------------ refusals
 
 
@@ -284,10 +303,12 @@ def test_all_that_is_wrong_is_said_at_once(toml):
 
 def test_a_model_and_a_dataset_are_required():
     both, model, dataset = {}, {"model": "jsc-tiny"}, {"dataset": "jsc"}
-    missing = {"no model and no dataset": both, "no dataset": model, "no model": dataset}
-    for reason, flags in missing.items():
-        said = f"No model and/or dataset provided! These are required. ({reason})"
-        assert refusal(flags) == said
+    missing = {"a model and a data set are": both, "a data set is": model, "a model is": dataset}
+    for what, flags in missing.items():
+        assert refusal(flags) == (
+            f"{what} required; give MODEL and DATASET after the command, or set model and dataset "
+            f"in the file of --config"
+        )
 
 
 # ------------------------------------------------------------------ the table

@@ -25,6 +25,15 @@ def test_every_example_of_the_clone_has_a_name():
     assert config_path(Path("own.toml")) == Path("own.toml")
 
 
+@pytest.mark.parametrize(
+    "name", ["adaround", "affine", "calibrate", "equalize", "formats", "gptq", "integers"]
+)
+def test_examples_that_measure_accuracy_load_a_trained_network(name):
+    example = EXAMPLES[f"jsc_sim_{name}"]
+    assert "--load mase_output/jsc-s/software/training_ckpts/best.ckpt" in example.command
+    assert "./ch train jsc-s jsc-sim" in example.path.read_text()
+
+
 def test_examples_are_listed(here):
     _, out, _ = here("list", "examples", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
@@ -32,12 +41,11 @@ def test_examples_are_listed(here):
     assert rows["quickstart"]["about"].startswith("The quickest way")
 
 
-def test_an_unknown_example_is_one_sentence_with_the_names(here):
+def test_an_unknown_example_is_one_sentence_with_the_nearest(here):
     code, _, said = here("search", "--config", "example:quikstart")
     assert code == 2
     (line,) = said.splitlines()
-    assert "--config: unknown example 'quikstart'; did you mean 'quickstart'? (known: " in line
-    assert "jsc_sim_train" in line
+    assert "--config: unknown example 'quikstart'; did you mean 'quickstart'?" in line
 
 
 def test_options_are_read_from_an_example():
@@ -82,3 +90,17 @@ def test_a_wheel_has_the_examples_and_all_data(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path / "site"
     )
     assert found.stdout.strip() == str(tmp_path / "site/chop/example_configs/quickstart.toml")
+
+
+@pytest.mark.slow
+def test_scores_of_random_weights_come_with_a_warning(here):
+    words = ("--config", "example:jsc_sim_affine", "--project-dir", "out")
+    warning = "the model 'jsc-s' has random weights, so its scores are meaningless; train it"
+    code, _, said = here("transform", *words, "--project", "random", "--test")
+    assert code == 0
+    assert said.count(warning) == 1
+    saved = ("--load", "out/random/software/transform/transformed_ckpt", "--load-type", "mz")
+    code, _, said = here("transform", *words, "--project", "saved", "--test", *saved)
+    assert code == 0
+    assert warning not in said
+    assert warning not in here("transform", *words, "--project", "untested")[2]

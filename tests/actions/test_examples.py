@@ -16,10 +16,12 @@ LAYOUTS = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "dataset" / "lay
 # CIFAR-10 is a download: tests/seeds/test_seed_lab4_search.py runs its file on a few images
 DOWNLOADED = {"vgg7_cifar10_search.toml"}
 LARGE = "jsc_gpu_search.toml"  # for a GPU, and with data that have to be made: see below
+# trained for minutes, or on a GPU: see below
+LEARNED = {"jsc_learned.toml": "steps = 5000", "jsc_learned_gpu.toml": "steps = 16_000"}
 FILES = [
     file
     for file in sorted((ROOT / "configs" / "examples").glob("*.toml"))
-    if file.name not in {*DOWNLOADED, LARGE}
+    if file.name not in {*DOWNLOADED, LARGE, *LEARNED}
 ]
 ORDER = ("train", "test", "transform", "search")  # what one trains, others load
 
@@ -37,6 +39,12 @@ def test_every_example_runs_as_it_says(ch_process, tmp_path, environment):
     LAYOUTS.write_cernbox(tmp_path / "cache" / "jsc" / FILE, LAYOUTS.jets())
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "mase_output").symlink_to(tmp_path / "out")
+    texts = [file.read_text(encoding="utf-8") for file in FILES]
+    first = {
+        words for text in texts for words in re.findall(r"first: \./ch (train .*)$", text, re.M)
+    }
+    for words in first:
+        ch_process(*words.split(), "--max-epochs", "1")
     for file in sorted(FILES, key=lambda file: ORDER.index(command(file)[0])):
         words = command(file)
         assert f"configs/examples/{file.name}" in words
@@ -65,3 +73,15 @@ def test_the_search_for_a_gpu_runs_small_on_a_cpu(ch_process, tmp_path, environm
     )
     assert "is completed" in done.stderr
     assert "one by one" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNED)
+def test_fronts_run_with_few_steps_on_a_cpu(ch_process, tmp_path, environment, name):
+    text = (ROOT / "configs" / "examples" / name).read_text(encoding="utf-8")
+    assert f"configs/examples/{name}" in command(ROOT / "configs" / "examples" / name)
+    assert LEARNED[name] in text
+    text = re.sub(r"^(retrain|checkpoints|members) = \d+", r"\1 = 3", text, flags=re.MULTILINE)
+    (tmp_path / name).write_text(text.replace(LEARNED[name], "steps = 30"), encoding="utf-8")
+    done = ch_process("search", "--config", str(tmp_path / name), "--accelerator", "cpu")
+    assert "is completed" in done.stderr

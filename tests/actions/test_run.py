@@ -49,11 +49,13 @@ def test_an_action_gets_the_options_and_its_project(flags, tmp_path):
 
 
 def test_what_an_action_needs_is_checked_before_anything_starts(flags):
-    with pytest.raises(ConfigError, match="expected checkpoint via --load, got None"):
+    with pytest.raises(ConfigError, match="a checkpoint is required; give one with --load"):
         prepare(ACTIONS["test"], flags)
     assert prepare(ACTIONS["test"], {**flags, "is_pretrained": True}).config.is_pretrained
     for action in ("transform", "search"):
-        with pytest.raises(ConfigError, match="expected configuration via --config, got None"):
+        with pytest.raises(
+            ConfigError, match="a configuration file is required; give your own with --config"
+        ):
             prepare(ACTIONS[action], flags)
 
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from chop.actions import train
-from chop.dataset import MaseDataModule
+from chop.actions.config import RunConfig
+from chop.actions.prepare import data_module_for
+from chop.dataset import MaseDataModule, MaseDatasetInfo, TensorSplit, dataset
 from chop.dataset.base import DATASETS
+from chop.dataset.facts import Scaler
 from chop.ir import MaseGraph
 from chop.models import get_model
 
@@ -190,6 +193,55 @@ def test_a_resumed_run_keeps_the_scaler_that_it_began_with(trained, here, tmp_pa
     assert saved["epoch"] == 2
 
 
+TWO_INPUTS = """
+from torch import nn
+from chop.models import model
+
+@model("two-tables")
+class TwoTables(nn.Module):
+    def __init__(self, info):
+        super().__init__()
+        self.left, self.right = nn.Linear(1, 8), nn.Linear(1, 8)
+        self.out = nn.Linear(8, info.num_classes)
+
+    def forward(self, left, right):
+        return self.out((self.left(left) + self.right(right)).relu())
+"""
+
+
+def write_inputs(file, classes=range(3)):
+    arrays = {}
+    for part, seed in (("train", 0), ("val", 1), ("test", 2)):
+        x, y = samples(seed, classes)
+        arrays |= {f"left_{part}": x[:, :1], f"right_{part}": x[:, 1:], f"y_{part}": y}
+    np.savez(file, **arrays)
+    return file
+
+
+@pytest.mark.slow
+def test_several_inputs_are_standardised_as_the_network_was_trained(here, environment, tmp_path):
+    (tmp_path / "q.toml").write_text(QUANTIZE)
+    (tmp_path / "two.py").write_text(TWO_INPUTS)
+    own = ("two-tables", "npz", "--import", tmp_path / "two.py", "--cpu", 0)
+    out = ("--project-dir", tmp_path / "out")
+    every = ("--data-path", write_inputs(tmp_path / "all.npz"))
+    some = ("--data-path", write_inputs(tmp_path / "some.npz", classes=(0, 2)))
+    code, _, err = here("train", *own, *every, *TRAIN[:-2], *out, "--project", "t")
+    assert code == 0, err
+    checkpoint = tmp_path / "out/t/software/training_ckpts/best.ckpt"
+    load = ("--load", checkpoint, "--load-type", "pl")
+    convert = ("--config", tmp_path / "q.toml", "--project", "q", *out)
+    code, _, err = here("transform", *own, *every, *load, *convert)
+    assert code == 0, err
+    folder = tmp_path / "out/q/software/transform/transformed_ckpt"
+    assert set(MaseGraph.from_checkpoint(folder).meta["trained_on"]["scalers"]) == {"left", "right"}
+    for given in (load, ("--load", folder, "--load-type", "mz")):
+        code, _, err = here("test", *own, *some, *given, *out, "--project", "s")
+        assert code == 0, err
+        assert float(re.findall(r"test_acc_epoch\D+([\d.]+)", err)[0]) > 0.9
+        assert "are standardised with the scaler of the network" in err
+
+
 def test_a_checkpoint_without_a_record_says_what_is_assumed(trained, scored, tmp_path):
     content = torch.load(trained, weights_only=True)
     del content["mase"]["trained_on"]
@@ -225,3 +277,22 @@ def test_images_cannot_be_standardised(dataset, here):
     code, _, err = here("train", "cnv", dataset, "--standardize", "off")
     assert code == 2
     assert "has no features to standardise; omit --standardize" in err
+
+
+@pytest.mark.parametrize(("standardize", "expected"), [("off", [3.0]), ("own", [1.0])])
+def test_several_inputs_of_a_data_set_without_the_option_may_stay_raw(standardize, expected):
+    shapes = {"jets": (1,), "words": (2,), "image": (1, 2, 2)}
+
+    @dataset(MaseDatasetInfo(name="raw-inputs", num_classes=2, input_shapes=shapes))
+    def inputs(split):
+        x = {name: torch.ones(1, *shape) for name, shape in shapes.items()}
+        return TensorSplit(x, torch.zeros(1).long(), scaler={"jets": Scaler((1.0,), (2.0,))})
+
+    try:
+        config = RunConfig(model="mine", dataset="raw-inputs", standardize=standardize)
+        data = data_module_for(config)
+        data.setup("test")
+        assert data.test_dataset.x["jets"].tolist() == [expected]
+        assert data.test_dataset.x["words"].tolist() == [[1.0, 1.0]]
+    finally:
+        DATASETS._items.pop("raw-inputs")

@@ -112,8 +112,13 @@ class Branching(nn.Module):
 def test_a_model_that_cannot_be_traced_is_told_of_the_module_style(data):
     table = {"by": "type", "linear": {"config": INTEGER}}
     info = get_model_info("jsc-tiny")
-    with pytest.raises(ValueError, match='style = "module"'):
-        transform(Branching(), info, "mine", data, "cls", {"passes": {"quantize": table}})
+    passes = {"passes": {"quantize": table}}
+    for front_end, count in (("auto", 0), ("fx", 1)):
+        with pytest.raises(ValueError, match='style = "module"') as refused:
+            transform(Branching(), info, "mine", data, "cls", passes, front_end=front_end)
+        assert str(refused.value).count("module passes") == 0  # the style is advice enough
+        assert str(refused.value).count('style = "module"') == 1
+        assert str(refused.value).count("front_end") == count
     config = {"transform": {"style": "module"}, "passes": {"quantize": table}}
     model = transform(Branching(), info, "mine", data, "cls", config)
     assert isinstance(model.fc, Quantized)
@@ -158,9 +163,14 @@ def test_all_mistakes_are_said_at_once(tmp_path):
 
 
 TRANSFORMS = [f for f in sorted(EXAMPLES.glob("*.toml")) if "passes" in load_config(f)]
+DEAR = [f"jsc_sim_{name}" for name in ("adaround", "calibrate", "gptq", "integers")]
 
 
-@pytest.mark.parametrize("file", TRANSFORMS, ids=lambda f: f.stem)
+def marks(file):
+    return [pytest.mark.slow] if file.stem in DEAR else []
+
+
+@pytest.mark.parametrize("file", [pytest.param(f, id=f.stem, marks=marks(f)) for f in TRANSFORMS])
 def test_every_example_runs(file, data, tmp_path):
     config = load_config(file)
     model = get_model(config["model"], task="cls", dataset_info=data.dataset_info)
@@ -185,7 +195,9 @@ def test_train_transform_test_and_train_on(tmp_path, capsys):
     best = tmp_path / "out" / "a" / "software" / "training_ckpts" / "best.ckpt"
     by_name = EXAMPLES / "jsc_toy_by_name.toml"
     act("transform", "b", config=by_name, load_name=best, load_type="pl", to_test=True)
-    assert "Before and after:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Before and after:" in said
+    assert f"--load {saved_graph(tmp_path)} --load-type mz" in said.partition("Test it with: ")[2]
     scores = json.loads((saved_graph(tmp_path).parent / "transform.json").read_text())["scores"]
     accuracy = scores[0]
     assert accuracy["Before"] > 0.3

@@ -38,7 +38,14 @@ REDEFINE = [
     ({"by": "type", "linaer": {"config": {"width": 3}}}, "linaer"),
     ({"by": "regex_name", "a(": {"config": {"width": 3}}}, "a("),
 ]
+REPAIR = [
+    ({"by": "kind"}, "by"),
+    ({"num_samples": 0}, "num_samples"),
+    ({"by": "type", "nodes": ["linaer"]}, "nodes"),
+    ({"by": "regex_name", "nodes": ["("]}, "nodes"),
+]
 BAD = {
+    "to_integer_graph": [({"silent": "perhaps"}, "silent")],
     "quantize": [
         ({"by": "kind"}, "by"),
         ({"by": "type", "linear": {"config": INT}, "baseline_weight_path": "x"}, BASELINE),
@@ -105,6 +112,43 @@ BAD = {
         ({"fc": 3}, "fc"),
         ({"fc": {"config": {"additional": ["a"]}}}, "fc.config.additional"),
     ],
+    "fold_batch_norm": [({"side": "left"}, "side")],
+    "equalize": [({"iterations": 0}, "iterations"), ({"tolerance": 0.0}, "tolerance")],
+    "smooth": [*REPAIR, ({"alpha": 1.1}, "alpha"), ({"alpha": -0.1}, "alpha")],
+    "correct_bias": REPAIR,
+    "gptq": [
+        *REPAIR,
+        ({"block_size": 0}, "block_size"),
+        ({"damping": 0.0}, "damping"),
+        ({"damping": INF}, "damping"),
+        ({"seed": -1}, "seed"),
+    ],
+    "adaround": [
+        *REPAIR,
+        ({"iterations": 0}, "iterations"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"regularization": -1.0}, "regularization"),
+        ({"warm_start": 1.0}, "warm_start"),
+        ({"beta_end": 0.0}, "beta_end"),
+        ({"beta_start": NAN}, "beta_start"),
+    ],
+    "learn_bits": [
+        ({"by": "kind"}, "by"),
+        ({"nodes": ["linaer"]}, "nodes"),
+        ({"nodes": ["flatten"]}, "nodes"),
+        ({"width": 1}, "width"),
+        ({"data_in_width": 25}, "data_in_width"),
+        ({"granularity": "row"}, "granularity"),
+        ({"overflow": "clip"}, "overflow"),
+    ],
+    "tables": [
+        ({"nodes": ["a("]}, "nodes"),
+        ({"function": "cubic"}, "function"),
+        ({"hidden": 0}, "hidden"),
+        ({"bits_in": ["two", 3]}, "bits_in.0"),
+        ({"max_bits_in": 13}, "max_bits_in"),
+    ],
     "sensitivity": [
         ({}, "formats"),
         ({"formats": {}}, "formats"),
@@ -112,6 +156,17 @@ BAD = {
         ({"formats": {"int8": INT}, "num_batches": 0}, "num_batches"),
         ({"formats": {"int8": INT}, "nodes": ["linaer"]}, "nodes"),
         ({"formats": {"int8": INT}, "picture": "a.png"}, "picture"),
+    ],
+    "calibrate": [
+        ({"method": "median"}, "method"),
+        ({"percentile": 0.0}, "percentile"),
+        ({"percentile": 101.0}, "percentile"),
+        ({"percentile": 0.99}, "percentile"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"num_batches": 0}, "num_batches"),
+        ({"bins": 18}, "bins"),
+        ({"widths": [8, 1]}, "widths"),
+        ({"picture": "histograms.png"}, "picture"),
     ],
     "profile_statistics": [
         ({"by": "type", "num_samples": 0}, "num_samples"),
@@ -122,6 +177,12 @@ BAD = {
         ({"parallelism": [0]}, "parallelism.0"),
         ({"parallelism": []}, "parallelism"),
     ],
+    "emit_verilog_top": [({"clock_period": 0}, "clock_period"), ({"top": "main"}, "top")],
+    "emit_internal_rtl": [({"project_dir": 3}, "project_dir")],
+    "emit_bram": [({"project_dri": "x"}, "project_dri")],
+    "emit_cocotb": [({"wait_unit": "hours"}, "wait_unit"), ({"batch_size": 0}, "batch_size")],
+    "emit_vivado_project": [({"timeout": -1}, "timeout")],
+    "emit_logicnets": [({"clock_period": -5}, "clock_period")],
     "load_mase_graph": [({"load_dir": "nowhere"}, "load_dir")],
     "load_node_meta_param": [({"load_path": "nowhere.toml"}, "load_path")],
     "cost": [({"picture": "cost.png"}, "picture"), ({"picture": "cost"}, "picture")],
@@ -284,6 +345,11 @@ def test_options_that_do_not_suit_what_an_earlier_pass_left_are_wrong_usage(tran
 
 
 QUANTIZE = {"by": "type", "linear": {"config": INT}}
+
+
+def test_the_key_of_a_wrong_config_is_named_once(transformed):
+    with pytest.raises(ConfigError, match=r"passes\.quantize\.linear: integer: weight_width must"):
+        transformed({"passes": {"quantize": {"by": "type", "linear": WRONG}}})
 
 
 def test_files_of_an_earlier_run_do_not_stay_behind(tmp_path, transformed):

@@ -107,6 +107,25 @@ def test_a_no_op_returns_its_input_in_eval_mode(name):
     assert "idempotent" in OPS[name].traits
 
 
+@pytest.mark.parametrize("name", with_trait("homogeneous"))
+def test_a_homogeneous_op_keeps_the_scale_of_each_channel(name):
+    for cls in OPS[name].modules:
+        dims = int(cls.__name__[-2]) if cls.__name__.endswith("d") else 2
+        settings = (
+            (2.0, 2) if name.startswith("lp_pool") else (2,) if "Pool" in cls.__name__ else ()
+        )
+        module = cls(*settings).eval()
+        x, scale = torch.randn(2, 3, *(4,) * dims), torch.rand(3, *(1,) * dims) + 0.5
+        torch.testing.assert_close(module(x * scale), module(x) * scale)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_activations_without_that_trait_are_not_homogeneous(name):
+    x = torch.linspace(-8, 8, 161)
+    same = torch.allclose(layer(name)(x * 3), layer(name)(x) * 3)
+    assert same == ("homogeneous" in OPS[name].traits)
+
+
 def test_layers_of_weighted_sums_have_a_weight():
     made = {"linear": nn.Linear(2, 3)} | {
         name: OPS[name].modules[0](2, 3, 1) for name in with_trait("convolution")

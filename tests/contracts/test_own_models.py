@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +25,14 @@ class TwoLayers(nn.Module):
 
     def forward(self, input: Tensor) -> Any:
         return self.both(input)
+
+
+class Normed(TwoLayers):
+    """The weight of its first layer is computed from a direction and lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parametrizations.weight_norm(self.first)
 
 
 class Features(TwoLayers):
@@ -45,6 +54,17 @@ class Nested(TwoLayers):
 class KeywordOnly(TwoLayers):
     def forward(self, x: Tensor, *, shift: Tensor, flag: bool = True) -> Any:
         return self.both(x + shift if flag else x)
+
+
+class Wrapper(nn.Module):
+    """Passes all of its arguments to another model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = KeywordOnly()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*args, **kwargs)
 
 
 class Several(TwoLayers):
@@ -214,11 +234,13 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
         {"pair": (batch(4, 8), [batch(4, 8), batch(4, 8)]), "scale": batch(4, 1)},
     ),
     "keyword only": lambda: (KeywordOnly(), {"x": batch(4, 8), "shift": batch(4, 8)}),
+    "any arguments": lambda: (Wrapper(), {"x": batch(4, 8), "shift": batch(4, 8)}),
     "dataclass": lambda: (DataClassResult(), {"x": batch(4, 8)}),
     "None": lambda: (NoneResult(), {"x": batch(4, 8)}),
     "dictionary of results": lambda: (DictionaryResult(), {"x": batch(4, 8)}),
     "tied": lambda: (Tied(), {"tokens": torch.arange(12).view(2, 6)}),
     "bfloat16": lambda: (TwoLayers().bfloat16(), {"input": batch(4, 8).bfloat16()}),
+    "weight norm": lambda: (Normed(), {"input": batch(4, 8)}),
     "by shape": lambda: (ByShape(), {"x": batch(4, 3, 8)}),
     "U-Net": lambda: (UNet(), {"image": batch(2, 3, 9, 9)}),
     "MultiheadAttention": lambda: (Attention(), {"x": batch(2, 5, 8)}),

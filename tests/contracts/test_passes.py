@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from chop.actions.search.space.pass_spaces import pass_space
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import PASSES, Pipeline
 from chop.passes.module.base import PASSES as MODULE_PASSES
-from chop.passes.options import PathUse
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
@@ -63,6 +63,7 @@ EXAMPLES = {
     "calculate_avg_bits": {"legacy_sum": True},
     "calculate_flops": {"dummy_in": {"x": X}},
     "sensitivity": {"formats": {"int8": INTEGER}, "input_generator": Inputs(), "num_batches": 2},
+    "calibrate": {"input_generator": Inputs(), "num_samples": 5, "method": "mse"},
     "cost": {"sparse": True, "per_sample": True},
     "prune": {
         "weight": {"sparsity": 0.5, "method": "l1-norm", "scope": "global"},
@@ -80,14 +81,38 @@ EXAMPLES = {
     "add_pruning_metadata": {"dummy_in": {"x": X}, "add_value": True},
     "add_natural_sparsity": {"dummy_in": {"x": X}, "add_meta": True},
     "conv_bn_fusion": None,
+    "fold_batch_norm": {"side": "after"},
+    "equalize": {"iterations": 5},
     "remove_dropout": None,
     "remove_identity": None,
     "replace": {"by": "type", "modules": {"relu": nn.GELU}},
     "raise_granularity": None,
     "insert_lora_adapter": {"rank": 2, "alpha": 1.0},
+    "tables": {"function": "spline", "bits_in": [1.0, 2.0]},
     "fuse_lora_weights": None,
     "logicnets_fusion": {},
     "patch_metadata": {"q_config": WIDTHS},
+    "gptq": {"input_generator": Inputs(), "num_samples": 4},
+    "adaround": {"input_generator": Inputs(), "num_samples": 4, "iterations": 3},
+    "smooth": {"input_generator": Inputs(), "num_samples": 4},
+    "correct_bias": {"input_generator": Inputs(), "num_samples": 4},
+    "learn_bits": {"by": "type", "nodes": ["conv2d"], "width": 6},
+    "freeze_bits": None,
+    "to_integer_graph": {"silent": True},
+    "verify_integers": {"input_generator": Inputs(), "num_samples": 5, "silent": True},
+}
+LOGICNETS = {**WIDTHS, "name": "logicnets", "data_in_width": 4, "fan_in": 2}
+LEARNING = INTEGER["config"] | {
+    "name": "mixed_integer",
+    "learn": True,
+    "weight_granularity": "channel",
+}
+ALL_INTEGER = {"by": "type", "default": INTEGER}
+# what the graph of a pass that works on a quantised one is quantised by
+QUANTISED = {
+    **dict.fromkeys(("gptq", "adaround", "correct_bias"), EXAMPLES["quantize"]),
+    **dict.fromkeys(("to_integer_graph", "verify_integers"), ALL_INTEGER),
+    "freeze_bits": {"by": "type", "conv2d": {"config": LEARNING}},
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 
@@ -120,11 +145,44 @@ EXAMPLES["save_node_meta_param"] = {"save_path": SAVED / "meta.toml"}
 EXAMPLES["load_node_meta_param"] = {"load_path": SAVED / "graph" / "node_meta_param.toml"}
 EXAMPLES["metadata_value_type_cast"] = {"fn": copy.copy}
 EXAMPLES["summarize_quantization"] = {"original_graph": ready_graph()}
+EXAMPLES["emit_verilog_top"] = {"project_dir": SAVED / "circuit", "top_name": "net"}
+EXAMPLES["emit_internal_rtl"] = EXAMPLES["emit_bram"] = {"project_dir": SAVED / "circuit"}
+EXAMPLES["emit_cocotb"] = {"wait_time": 1, "wait_unit": "us", "batch_size": 2}
+EXAMPLES["emit_vivado_project"] = {"part": "xc7a35tcpg236-1"}
+EXAMPLES["emit_logicnets"] = {"project_dir": SAVED / "tables", "top_name": "net"}
+# what runs before a pass that emits
+EMITTED = ("emit_verilog_top", "emit_internal_rtl", "emit_bram")
+
+
+class SmallNet(nn.Module):
+    """A network that every backend emits."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3 * 8 * 8, 2)
+
+    def forward(self, x):
+        return torch.relu(self.fc(torch.flatten(x, 1)))
+
+
+def emitted_graph(name):
+    steps = ["init_metadata", "add_common_metadata", "quantize", "add_hardware_metadata"]
+    options = EXAMPLES | {"quantize": ALL_INTEGER}
+    if name == "emit_logicnets":
+        options["quantize"] = {"by": "type", "linear": {"config": LOGICNETS}}
+    else:
+        steps += EMITTED if name not in EMITTED else EMITTED[: EMITTED.index(name)]
+    return Pipeline([(step, options[step]) for step in steps])(MaseGraph(SmallNet()))[0]
 
 
 @pytest.fixture
-def graph():
-    return ready_graph()
+def graph(name, package):
+    if name == "emit_logicnets":
+        package("alkaid")
+    if name.startswith("emit_"):
+        return emitted_graph(name)
+    ready = ready_graph()
+    return PASSES["quantize"](ready, QUANTISED[name])[0] if name in QUANTISED else ready
 
 
 def state_of(model):
@@ -237,6 +295,11 @@ def test_options_that_name_files_say_whether_they_are_read_or_written(run):
     assert named | typed <= run.paths.keys()
 
 
-def test_passes_that_a_search_can_vary_write_no_files():
-    varied = [run for run in PASSES.values() if run.kind == "transform"]
-    assert not [run for run in varied if PathUse.WRITTEN in run.paths.values()]
+def test_of_the_transforms_only_those_that_emit_write_files():
+    writing = {name for name, run in PASSES.items() if run.kind == "transform" and run.writes_files}
+    assert {name for name in OURS if name.startswith("emit_")} == writing
+
+
+def test_a_search_varies_no_pass_that_writes_files():
+    with pytest.raises(ValueError, match="emit_bram writes files; a search varies a pass that"):
+        pass_space(ready_graph(), "emit_bram", None, {}, "search_space")

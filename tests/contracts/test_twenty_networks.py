@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
 pytestmark = pytest.mark.slow
 
@@ -150,7 +149,4 @@ def test_a_network_of_transformers_keeps_the_contract(name, package, contract, m
     network = NETWORKS[name]
     cls = getattr(transformers, network.model)
     model = cls(cls.config_class(**network.config))
-    for module in model.modules():
-        if is_parametrized(module):  # which a saved graph cannot hold
-            remove_parametrizations(module, "weight")
     contract(model, network.inputs).keeps_all()

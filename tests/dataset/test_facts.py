@@ -8,7 +8,7 @@ import torch
 
 from chop.dataset import MaseDataModule, MaseDatasetInfo, TensorSplit, dataset
 from chop.dataset.base import DATASETS
-from chop.dataset.facts import DataFacts, Scaler
+from chop.dataset.facts import Adaptation, DataFacts, Scaler
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_other_classes_are_refused_with_both_orders(table):
     data = table(["ape", "bee", "cow"])
     other = DataFacts("jungle", ("cat", "ape", "bee"))
     sentence = "has the classes ape, bee, cow, but the network was trained on those of 'jungle', "
-    with pytest.raises(ValueError, match=sentence + "cat, ape, bee; use"):
+    with pytest.raises(ValueError, match=sentence + "cat, ape, bee; use data"):
         data.adapt_to(other)
     before = data.test_dataset
     data.adapt_to(other, strict=False)
@@ -175,7 +175,7 @@ def test_samples_that_are_not_tensors_are_refused_with_both_orders():
     try:
         data = MaseDataModule("facts-own")
         data.adapt_to(DataFacts("jungle", ("b", "a")))
-        with pytest.raises(ValueError, match=r"classes a, b, but .* b, a; "):
+        with pytest.raises(ValueError, match=r"classes a, b, but .* b, a; use the same order"):
             data.setup("test")
     finally:
         DATASETS._items.pop("facts-own")
@@ -197,6 +197,10 @@ def test_samples_that_are_not_tensors_are_refused_with_both_orders():
         ({"dataset": "a", "scaler": {"mean": [1.0], "deviation": [0.0]}}, "deviation"),
         ({"dataset": "a", "scaler": {"mean": [float("nan")], "deviation": [1.0]}}, "mean"),
         ({"dataset": "a", "scaler": {"mean": [1.0, 2.0], "deviation": [1.0]}}, "deviation"),
+        ({"dataset": "a", "scalers": [1.0]}, "scalers must be a table"),
+        ({"dataset": "a", "scalers": {3: {"mean": [1.0], "deviation": [1.0]}}}, "scalers must be"),
+        ({"dataset": "a", "scalers": {"b": 3}}, "is not a table"),
+        ({"dataset": "a", "scalers": {"b": {"mean": [1.0], "deviation": [0.0]}}}, "deviation"),
     ],
 )
 def test_damaged_facts_are_refused(table, sentence):
@@ -208,3 +212,85 @@ def test_a_split_keeps_its_scaler_on_another_device():
     scaler = Scaler.neutral(1)
     split = TensorSplit(torch.zeros(1, 1), torch.zeros(1), scaler=scaler)
     assert split.to("meta").scaler == scaler
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Makes a data set with two tables, and words that are whole numbers."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "jets": random.normal([5, -3], [2, 0.1], (90, 2)),
+        "event": random.normal(40, 9, (90, 1)),
+        "words": random.integers(0, 7, (90, 4)),
+    }
+
+    def make(names=tuple(arrays), *, shift=0.0, **options):
+        file = tmp_path / f"{'-'.join(names)}{shift}.npz"
+        values = dict(zip(names, arrays.values(), strict=True))
+        moved = {n: x + shift if x.dtype.kind == "f" else x for n, x in values.items()}
+        np.savez(file, **moved, y=np.arange(90) % 3)
+        data = MaseDataModule("npz", batch_size=8, custom_path=file, **options)
+        data.setup()
+        return data
+
+    return make
+
+
+def test_each_table_of_several_inputs_has_a_scaler(inputs):
+    facts = inputs().facts()
+    assert {name: len(one.mean) for name, one in facts.scaler.items()} == {"jets": 2, "event": 1}
+    assert facts.scaler["event"].mean[0] == pytest.approx(40, abs=3)
+    assert DataFacts.read(facts.plain()) == facts
+    assert inputs().facts() == facts  # from the cache
+    assert inputs(standardize=False).facts().scaler["jets"] == Scaler.neutral(2)
+
+
+def test_the_scalers_of_a_network_are_applied_to_each_table(inputs, caplog):
+    trained, other = inputs(), inputs(shift=100.0)
+    raw = inputs(shift=100.0, standardize=False).test_dataset.x
+    with caplog.at_level(logging.INFO):
+        other.adapt_to(DataFacts.read(trained.facts().plain()))
+    for name, scaler in trained.facts().scaler.items():
+        mean, deviation = torch.tensor(scaler.mean), torch.tensor(scaler.deviation)
+        expected = (raw[name].double() - mean) / deviation
+        torch.testing.assert_close(
+            other.test_dataset.x[name].double(), expected, rtol=1e-4, atol=1e-4
+        )
+    assert torch.equal(other.test_dataset.x["words"], raw["words"])
+    assert caplog.text.count("with the scaler of the network") == 1
+    assert other.facts().scaler == trained.facts().scaler
+    same = other.test_dataset
+    other.adapt_to(trained.facts())
+    assert other.test_dataset is same
+
+
+def test_scalers_of_several_inputs_that_the_user_chose_stay(inputs):
+    other = inputs(shift=100.0, standardize=True)
+    before = other.test_dataset
+    other.adapt_to(inputs().facts())
+    assert other.test_dataset is before
+
+
+def test_tables_with_other_names_are_refused_with_both(inputs):
+    data = inputs(("jets", "run", "words"))
+    with pytest.raises(ValueError, match=r"has the tables jets, run, but .* jets, event; give"):
+        data.adapt_to(inputs().facts())
+    one = DataFacts("jungle", scaler=Scaler.neutral(2))
+    with pytest.raises(ValueError, match=r"the tables jets, run, but .*'jungle', x; "):
+        data.adapt_to(one)
+
+
+def test_a_scaler_for_other_features_of_an_input_is_refused(inputs):
+    scalers = {"jets": Scaler.neutral(2), "event": Scaler.neutral(3)}
+    with pytest.raises(ValueError, match="for 3 features, but input 'event' of data set 'npz' has"):
+        inputs().adapt_to(DataFacts("jungle", scaler=scalers))
+
+
+def test_a_table_that_is_the_only_one_needs_no_name():
+    split = TensorSplit(
+        {"jets": torch.ones(1, 1)}, torch.zeros(1), scaler={"jets": Scaler.neutral(1)}
+    )
+    info = MaseDatasetInfo(name="own")
+    adapted = Adaptation(info, DataFacts("a", scaler=Scaler((1.0,), (2.0,))))(split)
+    assert adapted.x["jets"].tolist() == [[0.0]]
+    assert adapted.scaler == {"jets": Scaler((1.0,), (2.0,))}

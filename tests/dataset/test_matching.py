@@ -55,6 +55,21 @@ class Hugging(nn.Module):
         return input_ids
 
 
+class WholeHinted(nn.Module):
+    def forward(self, inputs: dict[str, torch.Tensor]):
+        return inputs["image"]
+
+
+class WholeOrNone(nn.Module):
+    def forward(self, inputs: dict[str, torch.Tensor] | None):
+        return inputs["image"]
+
+
+class WholeInWords(nn.Module):
+    def forward(self, inputs: "Mapping[str, torch.Tensor]"):  # noqa: F821
+        return inputs["image"]
+
+
 BOTH = {"table": B, "image": A}
 
 
@@ -101,6 +116,24 @@ def test_a_model_and_its_graph_are_called_alike(model, inputs):
     assert torch.equal(ModelCall(model)(inputs), A - 2 * B)
     if not isinstance(model, OpenKeywords):  # fx has one name for further keywords
         assert torch.equal(ModelCall(MaseGraph(model).model)(inputs), A - 2 * B)
+
+
+@pytest.mark.parametrize("model", [Features(), nn.Sequential(nn.ReLU())])
+def test_the_only_input_of_a_data_set_may_have_any_name(model):
+    assert list(named_inputs(model, {"ids": A}).values()) == [A]
+    assert torch.equal(ModelCall(model)({"ids": A}), A)
+    assert torch.equal(ModelCall(MaseGraph(model).model)({"ids": A}), A)
+
+
+def test_not_if_several_parameters_could_be_meant():
+    with pytest.raises(ValueError, match="gives the inputs ids, but forward of Hugging"):
+        ModelCall(Hugging())({"ids": A})
+
+
+@pytest.mark.parametrize("model", [WholeHinted(), WholeInWords(), WholeOrNone()])
+def test_a_forward_that_is_annotated_with_a_dictionary_gets_it(model):
+    assert named_inputs(model, {"image": A}) == {"inputs": {"image": A}}
+    assert torch.equal(ModelCall(model)({"image": A}), A)
 
 
 def test_a_forward_without_names_takes_everything():

@@ -12,9 +12,19 @@ pytestmark = pytest.mark.gpu
 
 ELEMENTWISE = [
     *(("integer", p, {}) for p in ([8, 4], [64, 120], [16, -120], [1, 0], [32, 16], [24, 30])),
+    ("affine", [8], {"scale": 0.1, "zero_point": 3}),
+    ("affine", [16], {"scale": 2.0**-126, "signed": False}),
+    ("affine", [32], {"scale": 1e-5}),
     ("integer", [8, 4], {"floor": True}),
     ("integer", [16, -120], {"floor": True}),
     ("integer", [8, 4], {"signed": False}),
+    *(
+        ("integer", p, {"rounding": rounding, "overflow": overflow, "signed": signed})
+        for rounding in ("even", "up", "floor")
+        for overflow in ("saturate", "symmetric", "wrap")
+        for p, signed in (([8, 4], True), ([4, -2], False), ([64, 120], True), ([32, 0], False))
+    ),
+    *(("integer", [16, -120], {"rounding": "up", "overflow": o}) for o in ("saturate", "wrap")),
     *(("minifloat_ieee", p, {}) for p in ([8, 4, 7], [16, 5, 15], [16, 8, 127], [32, 8, 127])),
     *(("minifloat_ieee", p, {}) for p in ([9, 8, 127], [32, 1, 0], [2, 1, 0], [8, 4, -120])),
     *(("minifloat_ieee", p, {}) for p in ([8, 4, 140], [12, 8, 140])),
@@ -107,6 +117,17 @@ def test_elementwise_formats_give_the_bits_of_the_cpu(name, precision, more):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for shape in ((64, 4096), (3, 1001)):
             check(fmt, numbers(shape, dtype))
+
+
+@pytest.mark.parametrize("overflow", ["saturate", "symmetric", "wrap"])
+@pytest.mark.parametrize("rounding", ["even", "up", "floor"])
+def test_every_half_becomes_the_integer_that_it_is_on_the_cpu(rounding, overflow):
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    for width, frac_width, signed in ((8, 4, True), (12, -3, True), (6, 9, False), (1, 0, True)):
+        fmt = FORMATS["integer"](width, frac_width, signed, rounding, overflow)
+        for dtype in (torch.float16, torch.bfloat16):
+            check(fmt, bits.view(dtype))
+            check(fmt, bits.view(dtype).float())
 
 
 @pytest.mark.parametrize(("name", "precision"), BLOCKS)

@@ -10,6 +10,7 @@ from chop.ir import MaseGraph
 from chop.numerics import frozen_weights
 from chop.numerics.integer import Integer
 from chop.passes import Pipeline
+from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 from chop.passes.graph.transforms.quantize.quantized_modules import LinearInteger
 from chop.training.evaluate import evaluate
 from chop.training.steps import Mixed
@@ -86,3 +87,44 @@ def test_a_search_rounds_a_weight_once_for_each_format(rounded):
         now = F.linear(fmt.rounded(x), fmt.rounded(parent.weight), fmt.rounded(parent.bias))
         assert torch.equal(place.graph.model(x), now)
     assert len(rounded) == 5 + 2 * 2
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_affine_operands_have_the_bits_of_the_cpu(axis, where):
+    """Whether the layer is quantised on the CPU and moved, or quantised on the GPU."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(64, 32), torch.randn(16, 64)
+    options = {"name": "affine", "data_in_width": 8, "data_in_scale": 0.03, "weight_width": 8}
+    options |= {"weight_axis": axis, "weight_zero_point": "calibrated", "bias_width": 16}
+    on_cpu = quantized_layer(layer, options)
+    moved = quantized_layer(nn.Linear(64, 32), options)
+    moved.load_state_dict(on_cpu.state_dict())
+    if where == "before":
+        moved = moved.cuda()
+    else:
+        plain = nn.Linear(64, 32).cuda()
+        plain.load_state_dict(layer.state_dict())
+        moved = quantized_layer(plain, options)
+    assert torch.equal(moved.weight_scale.cpu(), on_cpu.weight_scale)
+    for name in ("weight", "bias"):
+        assert torch.equal(moved.q_parameter(name).cpu(), on_cpu.q_parameter(name))
+    assert torch.equal(moved.q("data_in", x.cuda()).cpu(), on_cpu.q("data_in", x))
+    with torch.no_grad(), frozen_weights(moved.eval()):
+        assert torch.allclose(moved(x.cuda()).cpu(), on_cpu(x), atol=1e-4)
+
+
+def test_affine_scales_are_trained_like_on_the_cpu():
+    torch.manual_seed(0)
+    options = {"name": "affine", "data_in_width": 4, "data_in_scale": 0.2, "weight_width": 4}
+    options |= {"weight_axis": 0, "learn": True}
+    layer, x = nn.Linear(16, 8), torch.randn(32, 16)
+    grads = []
+    for device in ("cpu", "cuda"):
+        new = quantized_layer(layer, options)
+        new = nn.Sequential(new, quantized_layer(nn.ReLU(), options)).to(device)
+        new.zero_grad()
+        new(x.to(device)).square().mean().backward()
+        grads.append({key: p.grad.cpu().clone() for key, p in new.named_parameters()})
+    for key, grad in grads[0].items():
+        assert torch.allclose(grad, grads[1][key], rtol=1e-3, atol=1e-5), key

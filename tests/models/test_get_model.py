@@ -86,7 +86,9 @@ class TestRefusals:
             get_model("jsc-tiny", task="clss", dataset_info=jets)
 
     def test_options_that_the_model_has_not(self, jets):
-        with pytest.raises(ValueError, match=r"'jsc-tiny' has no option 'depth' \(options: none"):
+        with pytest.raises(
+            ValueError, match=r"'jsc-tiny' has no option 'depth'; it has no options"
+        ):
             get_model("jsc-tiny", dataset_info=jets, depth=3)
         with pytest.raises(ValueError, match=r"'mlp' has no option 'width' \(options: hidden"):
             get_model("mlp", dataset_info=jets, width=3)

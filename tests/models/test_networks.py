@@ -186,3 +186,10 @@ def test_an_evaluated_transformer_drops_nothing(pictures):
     model = get_model("vit_tiny_patch4_32", dataset_info=pictures, dropout=0.5).eval()
     x = torch.rand(1, 3, 32, 32)
     assert torch.equal(model(x), model(x))
+
+
+def test_a_batch_size_that_scripts_give_to_a_toy_has_no_effect():
+    from chop.models.toys.toy_custom_fn import ToyCustomFnNet
+
+    network = ToyCustomFnNet(get_dataset_info("toy_tiny"), batch_size=4)
+    assert network(torch.ones(2, 1, 2, 2)).shape == (2, 2)

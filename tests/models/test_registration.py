@@ -153,6 +153,10 @@ class TestDecorators:
         with pytest.raises(ValueError, match="needs sequence_classification"):
             model("x", task_type="nlp", image_classification=True)
 
+    def test_an_unknown_flag_is_told_at_the_decorator(self):
+        with pytest.raises(KeyError, match="unknown flag of model 'x': 'regresion'; did you mean"):
+            model("x", regresion=True)
+
     @pytest.mark.parametrize(
         ("flags", "tasks"),
         [

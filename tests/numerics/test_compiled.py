@@ -64,7 +64,24 @@ def widths(low, high):
 flags = st.booleans()
 ELEMENTWISE = {
     "integer": st.builds(
-        FORMATS["integer"], widths(1, 64), widths(-120, 120), signed=flags, floor=flags
+        lambda width, frac, signed, rounding, overflow: FORMATS["integer"](
+            max(width, 2) if signed and overflow == "symmetric" else width,
+            frac, signed, rounding, overflow,
+        ),
+        widths(1, 64), widths(-120, 120), flags,
+        st.sampled_from(["even", "up", "floor"]),
+        st.sampled_from(["saturate", "symmetric", "wrap"]),
+    ),
+    "mixed_integer": st.builds(
+        FORMATS["mixed_integer"], widths(2, 64), widths(-120, 120), flags,
+        st.sampled_from(["even", "up", "floor"]), st.sampled_from(["saturate", "wrap"]),
+    ),
+    "affine": st.builds(
+        lambda width, scale, point, **more: FORMATS["affine"](
+            width, scale=scale, zero_point=point % 2**width - 2 ** (width - 1), **more
+        ),
+        widths(2, 16), st.floats(2.0**-126, 2.0**100, width=32), widths(0, 2**16),
+        power_of_two=flags,
     ),
     "minifloat_ieee": st.builds(
         lambda e, f, bias: FORMATS["minifloat_ieee"](1 + e + f, e, bias),

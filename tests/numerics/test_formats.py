@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chop.numerics import FORMATS, check_keys, from_config, from_dtype, from_precision
+from chop.numerics.affine import Affine
 from chop.numerics.binary import Binary, BinaryResidual
 from chop.numerics.block_fp import BlockFP
 from chop.numerics.block_log import BlockLog
@@ -24,6 +25,7 @@ from chop.numerics.fp8 import FP8
 from chop.numerics.integer import Integer
 from chop.numerics.log import Log
 from chop.numerics.minifloat import MinifloatDenorm, MinifloatIEEE
+from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.mx import MXFP, MXInt
 from chop.numerics.scale_integer import ScaleInteger
 from chop.numerics.ternary import Ternary
@@ -34,6 +36,8 @@ from chop.registry import UnknownName
 EXAMPLES = {
     "float": [32],
     "integer": [8, 4],
+    "mixed_integer": [8, 4],
+    "affine": [8],
     "scale_integer": [8],
     "minifloat_denorm": [8, 4, 7],
     "minifloat_ieee": [8, 4, 7],
@@ -50,6 +54,10 @@ EXAMPLES = {
 }
 REFINED = [
     *(Integer(8, 4, signed=False), Integer(6, -3, floor=True), Integer(4, 9, ste="clip")),
+    *(Integer(5, 3, rounding="up", overflow="symmetric"), Integer(6, 2, overflow="wrap")),
+    *(MixedInteger(8, 4, signed=False), MixedInteger(5, 3, rounding="up", overflow="symmetric")),
+    *(Affine(4, symmetric=True, scale=0.3), Affine(8, signed=False, scale=0.02, zero_point=100)),
+    *(Affine(16, scale=1e-3, ste="clip"), Affine(3, power_of_two=True, scale=0.3, zero_point=-4)),
     *(ScaleInteger(4, symmetric=True), ScaleInteger(4, signed=False)),
     *(Log(4, 3, zero=True), BlockLog(4, 8, [2, 2], zero=True)),
     BlockFP(4, 8, None, [2, -1], batched=True),
@@ -69,7 +77,9 @@ NOT_IDEMPOTENT = {
     "ternary": "one may lie below a given threshold",
 }
 NOT_ODD = {
+    "affine": "there is one more negative value",
     "integer": "there is one more negative value",
+    "mixed_integer": "there is one more negative value",
     "mxint": "there is one more negative value",
     "scale_integer": "there is one more negative value",
     "log": "zero is positive",
@@ -78,7 +88,15 @@ NOT_ODD = {
 }
 
 NAMES = [name for name, cls in FORMATS.items() if cls.name == name]
-CASES = [*(from_precision(name, EXAMPLES[name]) for name in NAMES if name in EXAMPLES), *REFINED]
+# what a format needs besides its precision before it can round
+GIVEN = {"affine": {"scale": 0.0625}}
+
+
+def sample(name):
+    return replace(from_precision(name, EXAMPLES[name]), **GIVEN.get(name, {}))
+
+
+CASES = [*(sample(name) for name in NAMES if name in EXAMPLES), *REFINED]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 numbers = st.floats(-100, 100, width=32) | st.floats(width=32, allow_nan=False).filter(
@@ -126,6 +144,8 @@ class TestFormat:
     @given(x=rows)
     def test_order_is_kept(self, fmt, x):
         """Within a block: the least that two of them can hold may differ."""
+        if getattr(fmt, "overflow", None) == "wrap":
+            return
         size = (getattr(fmt, "block_size", None) or (-1,))[-1]
         y = fmt(x.sort().values[: size if size > 0 else None])
         assert (y[1:] >= y[:-1]).all()
@@ -166,7 +186,7 @@ class TestFormat:
             # what the dtype cannot hold apart, float32 gives the same
             wanted = fmt(x.float()).to(dtype)
             if dtype == torch.float64 and isinstance(
-                fmt, Binary | Ternary | ScaleInteger | BinaryResidual
+                fmt, Affine | Binary | Ternary | ScaleInteger | BinaryResidual
             ):
                 # means, scales and thirds have no end
                 assert torch.allclose(fmt(x), wanted, rtol=1e-6)
@@ -266,13 +286,16 @@ class TestFormat:
     def test_it_knows_its_size(self, fmt):
         assert 1 <= fmt.bits <= 128
         assert 0 <= fmt.smallest <= fmt.largest
-        if fmt.elementwise:
+        if fmt.elementwise and fmt.name != "affine":  # its scale is the next test's
             assert fmt.average_bits([3, 4]) == fmt.bits
 
     def test_a_scale_of_its_own_is_counted(self, fmt):
         scales = {"scale_integer": 3, "ternary": 3 * bool(getattr(fmt, "scaling_factor", 0))}
         if fmt.name == "binary":
             scales["binary"] = 0 if fmt.bipolar and not fmt.scaled else 3
+        if fmt.name == "affine":  # one scale per tensor, and perhaps a zero point
+            bits = (8 if fmt.power_of_two else 32) + (fmt.width if fmt.zero_point else 0)
+            assert fmt.average_bits([3, 4]) == pytest.approx(fmt.bits + bits / 12)
         if fmt.name in scales:
             assert fmt.average_bits([3, 4]) == fmt.bits + 32 * scales[fmt.name] / 12
 
@@ -308,6 +331,7 @@ def test_formats_said_not_to_be_idempotent_are_not(fmt, x):
 @pytest.mark.parametrize(
     ("fmt", "x"),
     [
+        (Affine(4, scale=1.0), 10.0),
         (Integer(4, 0), 10.0),
         (MXInt(4, [1]), 1.0),
         (ScaleInteger(4), 1.0),
@@ -393,6 +417,8 @@ def test_none_is_filled_in(given_as, means):
 WRONG = {
     "float": [[0], [None], ["32"]],
     "integer": [[0, 0], [65, 0], [8.0, 4], [None, 4], [8, 4.5], [8, 1000], [True, 0], ["8", 4]],
+    "mixed_integer": [[0, 0], [1, 0], [65, 0], [8.0, 4], [None, 4], [8, 4.5], [8, 1000]],
+    "affine": [[1], [17], [None], [8.0], [32.0], ["8"], [True]],
     "scale_integer": [[1], [None], [8.0]],
     "minifloat_denorm": [[8, 7, 7], [8, 9, 7], [0, 1, 1], [8, 0, 1], [8, 4, 1000], [8, None, 7]],
     "minifloat_ieee": [[8, 8, 7], [1, 1, 1], [8, 4.0, 7], [8, 4, "7"], [8, 4, -127]],
@@ -497,7 +523,7 @@ def test_a_bias_with_some_keys_of_its_own_needs_all_of_them():
 )
 def test_a_key_that_the_format_does_not_have_is_refused(key, near):
     config = {"name": "integer", "weight_width": 8, "weight_frac_width": 4, key: 1}
-    with pytest.raises(UnknownName, match=f"unknown key of a integer config '{key}'") as error:
+    with pytest.raises(UnknownName, match=f"unknown key of an integer config '{key}'") as error:
         check_keys(config, ["weight"], [])
     assert near is None or f"did you mean {near!r}" in str(error.value)
 

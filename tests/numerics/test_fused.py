@@ -21,6 +21,8 @@ from chop.numerics.straight_through import straight_through
 FORMS = [
     FORMATS["integer"](8, 4),
     FORMATS["integer"](8, 4, floor=True),
+    FORMATS["integer"](8, 4, rounding="up", overflow="wrap"),
+    FORMATS["affine"](8, scale=0.1, zero_point=3),
     FORMATS["minifloat_ieee"](8, 4, 7),
     FORMATS["minifloat_denorm"](8, 4, 7),
     FORMATS["log"](8, 63),

@@ -4,19 +4,37 @@ import pytest
 import torch
 
 from chop.numerics import FORMATS
+from chop.numerics.affine import Affine
 from chop.numerics.fp8 import FP8
 from chop.numerics.integer import Integer
 from chop.numerics.log import Log
 from chop.numerics.minifloat import MinifloatDenorm, MinifloatIEEE
+from chop.numerics.mixed_integer import MixedInteger
 
 INTEGERS = [
     *(Integer(width, frac) for width in (1, 2, 3, 8, 12, 16) for frac in (0, 4, None, -3, 20)),
     *(Integer(width, frac, signed=False) for width in (1, 4, 8, 16) for frac in (2, -7, 30)),
     *(Integer(8, frac, floor=True) for frac in (4, -2, 12, -120)),
     Integer(6, 3, signed=False, floor=True),
+    *(Integer(8, frac, rounding="up") for frac in (4, -2, 12, -120)),
+    *(
+        Integer(8, 4, signed, rounding, "symmetric")
+        for signed in (True, False)
+        for rounding in ("even", "up", "floor")
+    ),
     Integer(16, 120),
     Integer(16, -120),  # beyond the largest float32
     Integer(10, -119, signed=False),
+]
+MIXED = [
+    *(MixedInteger(width, frac) for width in (2, 3, 8) for frac in (0, 4, None, -3)),
+    MixedInteger(4, 2, False, "up", "symmetric"),
+]
+AFFINES = [  # powers of two, for which the quotient is exact
+    *(Affine(width, scale=2.0**e) for width in (2, 3, 8, 12) for e in (0, -4, 7, -100)),
+    *(Affine(width, signed=False, scale=0.25, zero_point=3) for width in (2, 4, 8)),
+    *(Affine(8, scale=2.0**-6, zero_point=point) for point in (-128, 127, 5)),
+    *(Affine(16, scale=2.0**-8), Affine(4, symmetric=True, scale=2.0)),
 ]
 MINIFLOATS = [
     kind(width, exponent_width, bias)
@@ -43,7 +61,7 @@ LOGS = [
     for width, bias in ((2, None), (2, 0), (4, 3), (5, -9), (8, None), (8, 128), (9, 127), (9, 140))
     for zero in (False, True)
 ]
-ALL = [*INTEGERS, *MINIFLOATS, *EXTREMES, *LOGS]
+ALL = [*INTEGERS, *MIXED, *AFFINES, *MINIFLOATS, *EXTREMES, *LOGS]
 QUICK = (Integer(16, 8), MinifloatIEEE(16, 5, None))  # of the large ones
 CASES = [
     pytest.param(fmt, marks=pytest.mark.slow) if fmt.bits > 12 and fmt not in QUICK else fmt
@@ -82,13 +100,13 @@ def neighbours(grid, x):
     return below, at_or_above
 
 
-def nearest(grid, x):
-    """Ties go to the even multiple of the step between both neighbours."""
+def nearest(grid, x, *, ties_up=False):
+    """Ties go to the even multiple of the step between both neighbours, or to the larger one."""
     x = x.double().clamp(grid[0], grid[-1])
     below, above = neighbours(grid, x)
     down, up = x - below, above - x
     even = (below / torch.where(above > below, above - below, 1.0)).remainder(2) == 0
-    return torch.where((down < up) | ((down == up) & even), below, above)
+    return torch.where((down < up) | ((down == up) & even & (not ties_up)), below, above)
 
 
 def next_below(grid, x):
@@ -110,7 +128,9 @@ def expected(fmt, x):
     grid = grid_of(fmt, x.dtype)
     if isinstance(fmt, Log):
         return nearest_in_log2(grid, x)
-    return next_below(grid, x) if getattr(fmt, "floor", False) else nearest(grid, x)
+    if getattr(fmt, "floor", False):
+        return next_below(grid, x)
+    return nearest(grid, x, ties_up=getattr(fmt, "rounding", "even") == "up")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -158,7 +178,8 @@ def test_a_format_knows_its_bits_and_its_ends(fmt):
     assert fmt.range[0] == grid[0]
     assert len(grid) <= 2**fmt.bits
     if isinstance(fmt, Integer):
-        assert len(grid) == 2**fmt.bits
+        unused = fmt.signed and fmt.overflow == "symmetric"
+        assert len(grid) == 2**fmt.bits - unused
 
 
 def test_all_elementwise_formats_are_here():

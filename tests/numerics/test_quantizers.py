@@ -44,6 +44,16 @@ def test_integer_floor():
     assert q.integer_floor_quantizer(x, 8, 4).tolist() == [-0.0625, 1.1875, -8.0, 7.9375]
 
 
+def test_integer_rounding_and_overflow():
+    x = torch.tensor([-100.0, -1.53125, 0.03125, 8.0])
+    assert q.integer_quantizer(x, 8, 4, rounding="up").tolist() == [-8.0, -1.5, 0.0625, 7.9375]
+    wrapped = q.integer_quantizer(x, 8, 4, rounding="floor", overflow="wrap")
+    assert wrapped.tolist() == [-4.0, -1.5625, 0.0, -8.0]
+    assert q.integer_floor_quantizer(x, 8, 4, overflow="symmetric")[0] == -7.9375
+    codes = q.integer_quantizer_for_hw(x, 8, 4, rounding="floor", overflow="wrap")
+    assert codes.tolist() == [192, 231, 0, 128]
+
+
 def test_integer_codes_for_hardware():
     codes = q.integer_quantizer_for_hw(torch.tensor([-1.3, 0.5, -0.0625, 7.99]), 8, 4)
     assert codes.tolist() == [235, 8, 255, 127]
@@ -335,4 +345,5 @@ def test_the_map_has_a_function_for_every_format_that_rounds():
         assert callable(function)
         assert "x" in inspect.signature(function).parameters
         assert name in FORMATS or name == "integer_floor"
-    assert FORMATS.keys() - q.quantizer_map.keys() == {"float", "fp8"}
+    # mixed_integer without the bits of a layer is integer
+    assert FORMATS.keys() - q.quantizer_map.keys() == {"float", "fp8", "mixed_integer"}

@@ -8,7 +8,15 @@ from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import Pipeline
+from chop.passes.base import PASSES
+from chop.passes.module import quantize_module_transform_pass
 from chop.passes.select import select
+
+INTEGER = {"name": "integer"} | {
+    f"{operand}_{key}": number
+    for operand in ("data_in", "weight", "bias")
+    for key, number in (("width", 8), ("frac_width", 4))
+}
 
 
 @pytest.fixture
@@ -39,6 +47,58 @@ def test_an_expression_matches_the_whole_name(mg, caplog):
     with caplog.at_level(logging.WARNING, "chop"):
         assert select(mg, "regex_name", ["_"]) == {}
     assert caplog.messages == ["no node of the graph matches regex_name '_'"]
+
+
+def test_an_expression_that_must_match_gives_one_message(mg, caplog):
+    with pytest.raises(KeyError, match="unknown node matching '_'"):
+        select(mg, "regex_name", ["_"], must_match=True)
+    assert not caplog.messages
+
+
+class Nested(nn.Module):
+    """Layers whose dotted names differ from those of their nodes; one is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.block_0 = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.block_0(self.block(self.block(x)))
+
+
+@pytest.fixture
+def nested():
+    about = {"dummy_in": {"x": torch.ones(1, 4)}}
+    return Pipeline(["init_metadata", ("add_common_metadata", about)])(MaseGraph(Nested()))[0]
+
+
+def test_a_dotted_name_means_every_call_of_the_layer(nested):
+    found = names(select(nested, "name", ["block.1", "block.0"]))
+    again = {"block_2": "block.0", "block_3": "block.1"}  # how torch.fx numbers second calls
+    assert found == {"block_0": "block.0", "block_1": "block.1"} | again
+
+
+def test_the_name_of_a_node_comes_before_that_of_a_layer(nested):
+    assert names(select(nested, "name", ["block_0"])) == {"block_0": "block_0"}
+
+
+@pytest.mark.parametrize("spelt", ["block.0", "block_0"])
+def test_quantize_and_prune_take_both_spellings(spelt):
+    model = nn.Sequential()
+    model.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    about = {"dummy_in": {"input": torch.ones(1, 4)}}
+    graph = Pipeline(["init_metadata", ("add_common_metadata", about)])(MaseGraph(model))[0]
+    table = {"by": "name", spelt: {"config": INTEGER}}
+    sparsity = {"weight": {"by": "name", "sparsity": {spelt: 0.5}}}
+    for run, options in (("quantize", table), ("prune", sparsity)):
+        assert PASSES[run].misfits(graph, options) == []
+    done = Pipeline([("prune", sparsity), ("quantize", table)])(graph)[1]
+    assert done["quantize"] == {"quantized": ["block_0"]}
+    assert done["prune"]["weight"]["block_0"]["reached"] == 0.5
+    changed, info = quantize_module_transform_pass(model, table)
+    assert info == {"quantized": ["block.0"]}
+    assert type(changed.block[0]).__name__ == "LinearInteger"
 
 
 def test_a_type_that_this_graph_lacks_is_worth_a_warning(mg, caplog):

@@ -13,11 +13,20 @@ IMAGES = ROOT / "docs" / "images"
 MOST_BYTES = 300_000
 
 
+PICTURE = re.compile(r"images/[\w.]+")
+
+
 def test_the_readme_shows_a_report_and_a_graph_that_are_there():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"docs/images/[\w.]+", text))
     assert shown == {"docs/images/report.png", "docs/images/graph.svg"}
-    assert shown == {file.relative_to(ROOT).as_posix() for file in IMAGES.iterdir()}
+    assert all((ROOT / name).is_file() for name in shown)
+
+
+def test_every_picture_is_shown_on_some_page():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {name for page in pages for name in PICTURE.findall(page.read_text(encoding="utf-8"))}
+    assert {f"images/{file.name}" for file in IMAGES.iterdir()} == shown
 
 
 def test_the_readme_says_first_what_one_gets_and_how_long_it_takes():

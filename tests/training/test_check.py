@@ -26,6 +26,7 @@ def labelled(y) -> TensorSplit:
         ),
         (nn.Linear(16, 3), None, r"labels are 0 to 4, but the model has 3 classes, 0 to 2"),
         (nn.Linear(8, 5), None, r"cannot process a batch of shape \(2, 16\): mat1 and mat2"),
+        (nn.Linear(8, 5), None, r"; build the model for such samples"),
         (nn.Unflatten(1, (4, 4)), None, r"no trainable|must return scores"),
         (nn.Linear(16, 5), labelled(torch.rand(64)), "must be class indices, .* not float32"),
         (nn.Linear(16, 5), labelled(torch.eye(5).long()), "must be class indices, one per sample"),
@@ -70,6 +71,23 @@ def test_a_batch_of_one_sample_is_foreseen_where_batch_norm_would_fail(small, si
     small.training(of=small.data(size=size, batch_size=better), max_epochs=1).fit()
     without = nn.Linear(16, 5)
     small.training(model=without, of=small.data(size=size, batch_size=batch), max_epochs=1).fit()
+
+
+class OneDecides(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2 if x.shape[0] == 1 else super().forward(x)
+
+
+@pytest.mark.slow  # torch.export takes long to import
+def test_so_is_one_that_a_graph_refuses(small):
+    from chop.ir import MaseGraph
+
+    graph = MaseGraph(OneDecides(16, 5), dummy_in={"x": torch.ones(2, 16)})
+    said = r"samples, which the graph refuses: this graph is only for .*; use `batch_size=65`$"
+    with pytest.raises(ValueError, match=said):
+        small.training(model=graph.model, of=small.data(size=129, batch_size=64))
+    of = small.data(size=129, batch_size=65)
+    small.training(model=graph.model, of=of, max_epochs=1).fit()
 
 
 def test_patience_needs_something_to_watch(small):

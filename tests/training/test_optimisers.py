@@ -8,7 +8,7 @@ from torch import nn
 
 import chop
 from chop.actions.config import OPTIONS
-from chop.training.optimisers import learning_rate, make_optimizer, set_rate
+from chop.training.optimisers import OPTIMIZERS, learning_rate, make_optimizer, set_rate
 from chop.training.options import (
     CANDIDATE,
     OTHER_DEFAULTS,
@@ -134,3 +134,23 @@ def test_every_name_of_an_option_is_in_the_table_of_the_documentation():
 )
 def test_older_names_mean_the_same(older, present):
     assert TrainOptions.of("", older) == TrainOptions.of("", present) == TrainOptions(**present)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"optimizer": "adma"}, r"unknown optimizer 'adma'; did you mean 'adam'\? \(known: adam, "),
+        ({"schedule": "cosin"}, r"unknown schedule 'cosin'; did you mean 'cosine'\?"),
+    ],
+)
+def test_a_name_that_nothing_is_registered_under_is_refused_at_once(options, sentence):
+    with pytest.raises(KeyError, match=sentence):
+        TrainOptions(**options)
+
+
+def test_an_optimiser_of_the_user_may_be_named():
+    OPTIMIZERS.register("mine")(torch.optim.RMSprop)
+    try:
+        assert TrainOptions(optimizer="mine").optimizer == "mine"
+    finally:
+        OPTIMIZERS._items.pop("mine")

@@ -5,6 +5,7 @@ import logging
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -286,6 +287,16 @@ def test_a_constant_classifier_is_told_and_a_better_one_is_not(small, caplog):
     assert "no better than always guessing the most frequent class" in said(caplog, result)
     result = fitted(small, small.network(), small.data(), CLASSIFICATION)
     assert not said(caplog, result)
+
+
+def test_an_accuracy_within_the_error_of_a_guess_is_told(small, caplog):
+    result = fitted(small, small.network(), small.data(), CLASSIFICATION)
+    for above, is_told in ((0.01, True), (0.05, False)):
+        score = replace(result.validation, metrics={"accuracy": 0.2 + above}, guess=0.2)
+        score = replace(score, samples=1000)  # two standard errors are 0.025
+        progress = replace(result.progress, best_accuracy=None)
+        near = replace(result, validation=score, progress=progress)
+        assert bool(said(caplog, near)) == is_told
 
 
 def test_a_run_is_not_resumed_for_another_task(small, tmp_path):

@@ -17,13 +17,16 @@ from typing import Any
 
 from chop.actions.options import ConfigError
 from chop.actions.search.metrics.population_train import forget, forget_recorded
+from chop.actions.search.results.circuits import build_circuits
 from chop.actions.search.results.description import NEW_NAME, check_same, description_of
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results, plain
-from chop.actions.search.results.layers import DesignLayers
+from chop.actions.search.results.layers import DesignLayers, rounded_operands
 from chop.actions.search.results.retrain import retrain
+from chop.actions.search.results.tested import tested_front
 from chop.actions.search.run.engines.base import Engine, InProcessEngine
 from chop.actions.search.run.engines.processes import ProcessEngine
+from chop.actions.search.run.learning import learn_designs
 from chop.actions.search.run.loop import SearchLoop, TrialFailed
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.samplers.base import Strategy
@@ -61,20 +64,25 @@ def run_study(
     strategy = spec.strategy  # its options are checked before there is a study
     description = description_of(spec)
     workers = location.workers or settings.n_jobs
+    if settings.gradient is not None and location.engine == "ray":
+        raise ConfigError("gradient trains all designs in one process; omit --engine ray")
     store = _open_study(location, spec, description)
     spec = _as_begun(spec, store.about)
     with contextlib.closing(store), Running(location.folder) as running:
         move_previous_results(location)
         baseline = _baseline(worker)
         store.set_attribute("baseline", plain(baseline))
-        logger.info("\n%s", plan(spec.space, settings, workers))
-        warn_of_idle_workers(workers, strategy, settings, spec.group_size)
+        if settings.gradient is None:
+            logger.info("\n%s", plan(spec.space, settings, workers))
+            warn_of_idle_workers(workers, strategy, settings, spec.group_size)
         logger.info("The study is '%s' in %s", location.study, redacted(location.url))
         running.write(_note(location, clock))
+        spec = _learned(spec)
         with contextlib.closing(_make_engine(worker, location, workers)) as engine:
             stopped = _search(spec, engine, store, location, visualizer)
         layers = DesignLayers(spec.space)
-        results = Results(store, settings.objectives, spec.space.config_of, layers)
+        config_of, operands = spec.space.config_of, rounded_operands(spec.parent.graph)
+        results = Results(store, settings.objectives, config_of, layers, operands)
         forget_recorded(location.snapshots, results.outcomes, spec.group_size, settings.n_trials)
         accelerator = spec.parent.accelerator
         facts = {**description, **_circumstances(location, clock, accelerator)}
@@ -85,10 +93,16 @@ def run_study(
             results.write(location.folder, facts, extra)
             running.remove()
         if settings.retrain is not None and stopped is None:
-            folder, bar = location.folder / f"{location.study}.retrained", location.progress
+            folder, bar = location.retrained, location.progress
             facts["test"] = retrain(worker, settings.retrain, results, folder, bar=bar)
             results.write(location.folder, facts, extra)
-        if baseline is not None and report is None:  # whose table has the parent
+        if settings.gradient is not None and stopped is None:
+            facts["test"] = tested_front(worker, results, location.designs)
+            results.write(location.folder, facts, extra)
+        if (settings.synthesize or settings.emit) and stopped is None:
+            facts["circuits"] = build_circuits(worker, results, location)
+            results.write(location.folder, facts, extra)
+        if baseline is not None and report is None:  # a report shows the parent
             logger.info("Metrics of the parent: %s", _merged(baseline))
     if report is not None:
         with _finishing():
@@ -145,6 +159,14 @@ def _as_begun(spec: StudySpec, about: Facts) -> StudySpec:
     return dataclasses.replace(spec, settings=settings)
 
 
+def _learned(spec: StudySpec) -> StudySpec:
+    """Return the spec after its front is trained, with a trial for each design."""
+    if spec.settings.gradient is None:
+        return spec
+    settings = spec.settings.model_copy(update={"n_trials": learn_designs(spec)})
+    return dataclasses.replace(spec, settings=settings)
+
+
 def _search(
     spec: StudySpec, engine: Engine, store: StudyStore, location: StudyLocation, visualizer: Any
 ) -> BaseException | None:
@@ -154,7 +176,8 @@ def _search(
     trials = store.read_trials()
     if trials:
         done = sum(trial.outcome is not None for trial in trials)
-        logger.info("Resumed the study '%s': %d trials are done", store.study, done)
+        trials_are = "trial is" if done == 1 else "trials are"
+        logger.info("Resumed the study '%s': %d %s done", store.study, done, trials_are)
         loop.resume(trials)
     logger.info("Search started...")
     bar = progress_bar(loop.objectives, wanted=location.progress, log=logger.info)
@@ -217,6 +240,7 @@ def _circumstances(location: StudyLocation, clock: _Clock, accelerator: str) -> 
         "study": location.study,
         "storage": redacted(location.url),
         "test": None,
+        "circuits": None,
     }
 
 

@@ -240,6 +240,7 @@ def _location(config: RunConfig, project: Project) -> StudyLocation:
         command(*sys.argv[1:]),
         config.ray_address,
         begins=note is not None and note.study is None,
+        hardware=project.hardware,
     )
 
 
@@ -303,6 +304,7 @@ def _apply_or_search(
     from chop.actions.search.results.apply import apply
     from chop.actions.search.run_study import choose_study, run_study
     from chop.actions.search.spec.study_spec import build_spec
+    from chop.actions.search.store.location import latest
 
     build = functools.partial(
         build_spec,
@@ -314,7 +316,7 @@ def _apply_or_search(
         where=f"{config.config}: ",
     )
     if config.apply is not None:
-        apply(build(), location, config)
+        apply(build(folder=latest(location).snapshots), location, config)
         return
     logger.info("Searching model '%s'...", config.model)
     location = choose_study(location)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.actions.suggestion import command_to_test
 from chop.actions.transform.plan import Plan, plan_of
 from chop.actions.transform.source import Source
 from chop.actions.transform.work import Scorer, carry_out
@@ -87,9 +88,26 @@ def run_transform(config: RunConfig, project: Project) -> None:
         config.load_type,
         config.front_end,
     )
+    if config.to_test:
+        _warn_of_random_weights(config)
     score = _scorer(config, data_module) if config.to_test else None
-    carry_out(plan, source, folder, config.accelerator, score)
+    tested = command_to_test(config, folder / "transformed_ckpt", "mz")
+    carry_out(plan, source, folder, config.accelerator, score, tested)
     logger.info("Transformation is completed")
+
+
+def _warn_of_random_weights(config: RunConfig) -> None:
+    """Warn that scores are meaningless; a model of the user may load its weights itself."""
+    from chop.models import MODELS
+
+    name = str(config.model)
+    ours = name in MODELS and MODELS[name].build.__module__.startswith("chop.")
+    if ours and config.load_name is None and not config.is_pretrained:
+        logger.warning(
+            "the model %r has random weights, so its scores are meaningless; train it, and give "
+            "the checkpoint with --load",
+            name,
+        )
 
 
 def _scorer(config: RunConfig, data_module: Any) -> Scorer:

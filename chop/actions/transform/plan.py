@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,12 +21,16 @@ STYLES = ("graph", "module")
 # former names of passes
 ALIASES = {"remove_prune_wrappers": "prune_detach_hook"}
 FUNCTION_SUFFIX = re.compile(r"_(analysis|transform|interface)_pass\Z")
+SUPPLIED = {"input_generator", "dummy_in"}  # objects that the run makes from its data
+PROJECT = "../.."  # the directory of the run, which has hardware/ in it
 # default paths that passes write to, in the directory of the transform
 PLACES = {
+    ("calibrate", "picture"): "calibration.svg",
     ("report_graph", "file_name"): "report_graph.txt",
     ("report_node_meta_param", "save_path"): "report",
     ("save_mase_graph", "save_dir"): "saved_mase_graph",
     ("save_node_meta_param", "save_path"): "saved_node_meta_param",
+    ("emit_verilog_top", "project_dir"): PROJECT,
 }
 
 
@@ -96,12 +101,14 @@ def plan_of(
         except UnknownName as error:
             problems += [f"passes: {error}"] if are_all_known else []
             continue
-        placed = options if folder is None else _placed(run, options, folder, steps)
-        step = PassStep(_numbered(run.name, run, steps), place, run, placed)
+        given = options.keys()
+        options = options if folder is None else placed(run, options, folder, steps)
+        step = PassStep(_numbered(run.name, run, steps), place, run, options)
         problems += _problems(step)
         problems += _missing(step, _written(steps)) if are_all_known else ()
-        problems += _escaping(step, folder) if confined and folder is not None else ()
+        problems += _escaping(step, folder, given) if confined and folder is not None else ()
         steps.append(step)
+    problems += _late_calibrations(steps)
     if not config.get("passes"):
         problems.append("passes: there are no passes to run; add a table such as [passes.quantize]")
     if problems:
@@ -145,25 +152,25 @@ def _numbered(name: str, run: GraphPass, earlier: list[PassStep]) -> str:
     return Path(name).stem + f"_{again}" + Path(name).suffix if again else name
 
 
-def _placed(
+def placed(
     run: GraphPass, options: dict[str, Any], folder: Path, earlier: list[PassStep]
 ) -> dict[str, Any]:
     """Return the options with written paths, and reads of paths written earlier, in `folder`."""
     defaults = {
-        key: _numbered(file, run, earlier)
+        key: os.path.normpath(folder / (file if file == PROJECT else _numbered(file, run, earlier)))
         for (name, key), file in PLACES.items()
         if name == run.name
     }
     written = _written(earlier)
     writes = [key for key, use in run.paths.items() if use.value == "written"]
 
-    def placed(key: str, value: Any) -> Any:
+    def in_folder(key: str, value: Any) -> Any:
         if key not in run.options or not isinstance(value, str | Path):
             return value
         path = folder / Path(value).expanduser()  # an absolute path is unchanged
         return str(path) if key in writes or path in written else value
 
-    return {key: placed(key, value) for key, value in (defaults | options).items()}
+    return {key: in_folder(key, value) for key, value in (defaults | options).items()}
 
 
 def _written(steps: list[PassStep]) -> set[Path]:
@@ -181,7 +188,31 @@ def _problems(step: PassStep) -> Iterable[str]:
     if step.run.python_only:
         text = "needs a Python object, which a file cannot hold; call it from Python"
         return [f"{step.place}: pass {step.name!r} {text}"]
-    return _lines(step.place, step.run, step.run.problems(_complete(step)))
+    return [
+        *_lines(step.place, step.run, step.run.problems(_complete(step))),
+        *_objects_as_text(step),
+    ]
+
+
+def _objects_as_text(step: PassStep) -> Iterator[str]:
+    """Yield options that are Python objects, but that have a text or a number in the file."""
+    for key in SUPPLIED & step.run.options.keys():
+        if isinstance(value := step.options.get(key), str | int | float):
+            yield (
+                f"{step.place}.{key}: only Python code can give {key}, as an object, not "
+                f"{value!r:.40}; leave it out, and the data of the run are used"
+            )
+
+
+def _late_calibrations(steps: list[PassStep]) -> Iterator[str]:
+    """Yield runs of `calibrate`, which needs a float graph, that come after a quantisation."""
+    quantized = next((i for i, step in enumerate(steps) if step.name == "quantize"), len(steps))
+    for step in steps[quantized:]:
+        if step.name == "calibrate":
+            yield (
+                f"{step.place}: calibrate needs a float graph, but {steps[quantized].place} comes "
+                f"before it; calibrate first, then quantise"
+            )
 
 
 def _missing(step: PassStep, written: set[Path]) -> Iterator[str]:
@@ -192,10 +223,10 @@ def _missing(step: PassStep, written: set[Path]) -> Iterator[str]:
             yield f"{step.place}.{key}: there is no file or directory {str(step.options[key])!r}"
 
 
-def _escaping(step: PassStep, folder: Path) -> Iterator[str]:
-    """Yield paths that the step would write outside `folder`, also through a symbolic link."""
+def _escaping(step: PassStep, folder: Path, given: Collection[str]) -> Iterator[str]:
+    """Yield `given` paths that the step would write outside `folder`, also through a link."""
     for key, path in step.paths("written").items():
-        if not path.resolve().is_relative_to(folder.resolve()):
+        if key in given and not path.resolve().is_relative_to(folder.resolve()):
             yield f"{step.place}.{key}: {str(path)!r} is outside {folder}; use a path inside it"
 
 
@@ -213,4 +244,5 @@ def _unfilled(step: PassStep, subject: Any, earlier: list[PassStep]) -> Iterator
 def _lines(place: str, run: GraphPass, problems: Iterable[Problem]) -> Iterator[str]:
     for problem in problems:
         key = f".{problem.key}" if problem.key else ""
-        yield f"{place}{key}: {problem.text.removeprefix(f'pass {run.name!r}: ')}"
+        text = problem.text.removeprefix(f"pass {run.name!r}: ")
+        yield f"{place}{key}: {text.removeprefix(f'{problem.key!r}: ')}"

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
 
+MODULE_STYLE = 'set style = "module" in [transform] or [search.search_space]'
+# advice of messages to users of Python -> the same for files and flags
+IN_FILES = {
+    "use module passes, which work on the model itself": MODULE_STYLE,
+    "use front_end='auto' or 'export'": "use `front_end='auto'`",
+}
+
+
 @dataclass(frozen=True)
 class Source:
     """A model, its data, and the checkpoint of its weights."""
@@ -104,15 +112,19 @@ class Source:
             restore(graph.model)
             return graph
         except TraceError as error:
-            other = "use `front_end='auto'`, or " if self.front_end == "fx" else ""
-            raise ValueError(
-                f'{error}; or {other}set style = "module" in [transform] or [search.search_space]'
-            ) from error
+            raise ValueError(_for_files(str(error))) from error
 
     def _examples(self, device: Any) -> dict[str, Any]:
         """Return example inputs: a batch, and what the model says that it needs besides."""
         additional = (getattr(self.model, "patched_nodes", None) or {}).get("additional_inputs")
         return self.batch_on(device, self.model) | dict(additional or {})
+
+
+def _for_files(message: str) -> str:
+    """Return advice for Python code as that for files and flags; the module style once."""
+    for code, file in IN_FILES.items():
+        message = message.replace(code, file)
+    return message if MODULE_STYLE in message else f"{message}, or {MODULE_STYLE}"
 
 
 @contextmanager

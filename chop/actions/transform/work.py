@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from chop.actions.config import ConfigError
 from chop.actions.transform import report
+from chop.actions.transform.calibration import output_error_of, with_calibration
 from chop.actions.transform.effect import Traits, effect
 from chop.actions.transform.plan import PassStep, Plan
 from chop.actions.transform.report import Result
@@ -35,9 +36,17 @@ class PassFailed(ValueError):
 
 
 def carry_out(
-    plan: Plan, source: Source, folder: Path | None, accelerator: str, score: Scorer | None = None
+    plan: Plan,
+    source: Source,
+    folder: Path | None,
+    accelerator: str,
+    score: Scorer | None = None,
+    command_to_test: str | None = None,
 ) -> Result:
-    """Load, prepare, run every pass, and save to `folder`; `score` runs before and after."""
+    """Load, prepare, run every pass, and save to `folder`; `score` runs before and after.
+
+    `command_to_test` is shown before the result is saved.
+    """
     from chop.devices import parse_accelerator
 
     device = parse_accelerator(accelerator)
@@ -53,11 +62,15 @@ def carry_out(
     report.remove_stale(folder)
     if score is not None:
         result.before = score(model_of(subject))
-    _run_all(plan.steps, result, source, folder)
+    steps = plan.steps if whole else with_calibration(plan.steps, subject, folder)
+    _run_all(steps, result, source, folder)
     if score is not None:
         result.after = score(model_of(result.graph))
     report.show(result)
     report.write(result, folder)
+    if command_to_test is not None:
+        # the labs' sheets end with the lines of saving and completion
+        logger.info("Test it with: %s", command_to_test)
     if folder is not None:
         _save(result.graph, folder / "transformed_ckpt", source, built)
     return result
@@ -83,7 +96,8 @@ def _report_failure(
     report.write(result, folder)
     if result.rows:
         report.show(result)
-    reason = str(error).removeprefix(f"pass {step.name!r}: ")
+    own = f"pass {step.name!r}"
+    reason = str(error).removeprefix(f"{own}: ").removeprefix(f"{own}, ")
     sentence = f"pass {step.label!r} ({position}) failed: {reason}"
     if isinstance(error, PassArgsError | UnknownName):
         raise ConfigError(sentence) from error
@@ -129,7 +143,19 @@ def _quantize(
     run_pass("summarize_quantization", graph, {"original_graph": original, **saved})
     changed = [row["New name"] for row in compare_nodes(original, graph) if row["Changed"]]
     files = [place / name for place in saved.values() for name in (TABLE, HISTOGRAM)]
+    if folder is not None and "calibrated" in info:
+        files.append(_clipped(graph, info["calibrated"], folder / step.label))
     return graph, info | {"quantized": changed}, files
+
+
+def _clipped(graph: MaseGraph, rows: list[dict[str, Any]], folder: Path) -> Path:
+    """Draw the histograms of calibrated operands, with what their formats clip."""
+    from chop.files import write_whole
+    from chop.passes.graph.analysis.calibrate.table import drawn
+
+    file = folder / "calibration.svg"
+    write_whole(file, drawn(graph, rows))
+    return file
 
 
 def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
@@ -140,6 +166,7 @@ def _injected(step: PassStep, source: Source, subject: Any) -> dict[str, Any]:
         "input_generator": lambda: source.batches(GENERATORS.get(step.name, "train"), model),
         "dummy_in": lambda: source.batch_on(device, model),
         "model_name": lambda: source.model_name,
+        "output_error": lambda: output_error_of(source.task),
     }
     missing = step.run.options.keys() - step.options.keys()
     return {name: make() for name, make in makers.items() if name in missing}

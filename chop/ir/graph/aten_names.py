@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.ir.operators import Overload
+
 
 class TorchCall(NamedTuple):
     """What a node calls: the kind of node, the target, and the arguments."""
@@ -73,18 +75,22 @@ REDUCTIONS = ("none", "mean", "sum")
 
 def is_check(target: Any) -> bool:
     """Return whether a node only checks what torch.export assumed."""
-    return isinstance(target, torch._ops.OpOverload) and name_of(target) in CHECKS
+    return isinstance(target, Overload) and name_of(target) in CHECKS
+
+
+def is_of_torch_func(target: Any) -> bool:
+    """Return whether a function is a part of a transform of torch.func, such as vmap."""
+    return str(getattr(target, "__module__", "")).startswith("torch._functorch.")
 
 
 def name_of(target: Any) -> str:
     """Return `add` for torch.ops.aten.add.Tensor, "" for anything that is not of torch.ops.aten."""
-    space, _, name = str(target._schema.name).partition("::")
-    return name if space == "aten" else ""
+    return str(target.overloadpacket.__name__) if target.namespace == "aten" else ""
 
 
 def arguments_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
     """Return all arguments of a call of an operator by name."""
-    schema = target._schema.arguments
+    schema = target._schema.arguments  # torch has no public name for it
     given = dict(zip((argument.name for argument in schema), args, strict=False)) | dict(kwargs)
     return {arg.name: given.get(arg.name, arg.default_value) for arg in schema}
 
@@ -92,7 +98,7 @@ def arguments_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 def translated(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TorchCall:
     """Return what a model would call for an operator."""
     kept = TorchCall("call_function", target, args, dict(kwargs))
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, Overload):
         return _of_sizes(kept)
     name = name_of(target)
     if not name:

@@ -6,12 +6,13 @@ import re
 import textwrap
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from torch import fx, nn
 
 from chop.ir.graph.layout import Box, Point, Size, lay_out
+from chop.ir.graph.mase_metadata import TensorMeta
 
 MARGIN, PADDING = 24.0, 12.0  # around the picture, and between a box and its text
 MIN_BOX, MIN_PICTURE = 132.0, 400.0  # widths; a legend needs room
@@ -173,11 +174,22 @@ def _metadata(node: fx.Node) -> list[str]:
     for name, entry in tensors.items():
         kind, precision = entry.get("type"), entry.get("precision")
         if isinstance(kind, str) and precision is not None:
-            names.setdefault(f"{kind}({', '.join(map(str, precision))})", []).append(name)
+            options = TensorMeta(entry).format_options.items()
+            values = [*map(str, precision), *(_option(key, value) for key, value in options)]
+            names.setdefault(f"{kind}({', '.join(values)})", []).append(name)
     names.pop("float(32)", None)
     op = common.get("mase_op") or node.op
     result = " → ".join(filter(None, ["" if op == node.op else op, ", ".join(shapes)]))
     return [result, *(f"{form}: {', '.join(tensors)}" for form, tensors in names.items())]
+
+
+def _option(key: str, value: Any) -> str:
+    """Return an option of a format in few words."""
+    if isinstance(value, bool):
+        return key if value else f"not {key}"
+    if isinstance(value, list):
+        return f"{len(value)} {key}s"
+    return f"{key} {value:.4g}" if isinstance(value, int | float) else str(value)
 
 
 def _legend(used: set[Style], width: float) -> tuple[list[str], float]:

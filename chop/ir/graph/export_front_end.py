@@ -7,26 +7,47 @@ import io
 import logging
 import sys
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
 from inspect import Parameter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
-from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
+from chop.ir.graph.arguments import bound_arguments, given_arguments
 from chop.ir.graph.aten_names import is_check, name_of
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
+from chop.ir.graph.decisions import (
+    Decision,
+    changed_for_one,
+    noticed_decisions,
+    same_size,
+    with_ones,
+)
 from chop.ir.graph.exported_graph import Capture, Input, built_graph
 from chop.ir.graph.leaf_calls import LeafCalls
-from chop.ir.graph.trace_errors import TraceError, explained_export, is_about_values
-from chop.ir.graph.tracer import MaseTracer, Mode, attributes_restored, room_to_recurse
+from chop.ir.graph.size_checks import input_shapes, refusal_of_one
+from chop.ir.graph.trace_errors import (
+    TraceError,
+    UnsupportedTorch,
+    explained_export,
+    is_about_values,
+    users_line,
+)
+from chop.ir.graph.tracer import (
+    MaseTracer,
+    Mode,
+    attributes_restored,
+    hide_hooks,
+    room_to_recurse,
+)
+from chop.ir.graph.trial_runs import TrialRuns, are_close, with_noise
 from chop.ir.nested import TRACED, Nest, TensorPlace, filled, is_plain, separated
-from chop.registry import UnknownName
+from chop.ir.operators import Overload
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +80,7 @@ class _Export:
         self.signature = inspect.signature(model.forward)
         self.mode = Mode(model.training)  # one for all attempts, so that it warns once
         self.output: Any = None
+        self.decisions: list[Decision] = []
         self.left_out: set[Any] = set()  # results that a graph cannot make
         template, tensors = separated(given)
         self.tensors = _distinct(tensors, model)
@@ -73,11 +95,12 @@ class _Export:
                     graph = self._captured()
                 warn_of_contexts([context for context in found if context.name != "no_grad"])
                 return graph
-            except TraceError:
+            except (TraceError, UnsupportedTorch):
                 raise
             except NotImplementedError as error:
                 cls = type(self.model).__name__
-                raise TraceError(f"cannot trace {cls}.forward: {error}") from error
+                line = users_line(error)
+                raise TraceError(f"cannot trace {cls}.forward{line}: {error}") from error
             except Exception as error:
                 where = self.leaves.path[-1]
                 raise TraceError(explained_export(error, *where)) from error
@@ -95,10 +118,12 @@ class _Export:
                 if is_about_values(error):
                     break
                 continue
-            if tensors is not self.tensors and not self._is_the_same(capture):
+            capture = self._without_ones(self._with_free_images(capture, tensors), tensors)
+            if tensors is not self.tensors and not self._is_for_one(capture):
                 continue
             self._warn_of_fixed_sizes(capture)
-            return built_graph(self._with_free_images(capture, tensors), self.model)
+            _warn_of_excluded_ones(capture)
+            return built_graph(capture, self.model)
         assert first is not None
         raise first
 
@@ -107,12 +132,12 @@ class _Export:
         device = tensors[0].device if tensors else None
         fixed = [
             (place, dim, size)
-            for place, shape in enumerate(_shapes(program))
+            for place, shape in enumerate(input_shapes(program))
             for dim, size in enumerate(shape)
             if isinstance(size, int)  # forward() may have decided by any size that is not free
         ]
-        inputs = self._inputs()
-        return Capture(program, list(self.leaves.calls), inputs, self.output, device, fixed)
+        facts = (program, list(self.leaves.calls), self._inputs(), self.output, device, fixed)
+        return Capture(*facts, decisions=self.decisions)
 
     def _with_free_images(self, capture: Capture, tensors: list[Tensor]) -> Capture:
         """Capture again with free heights and widths, if the network only has convolutions.
@@ -128,12 +153,51 @@ class _Export:
             return capture
         return free
 
-    def _is_the_same(self, doubled: Capture) -> bool:
-        """Whether forward() does the same for one sample as for the two of a capture."""
-        try:
-            return _operations(self._capture(self.tensors, None)) == _operations(doubled)
-        except Exception:  # a batch of one may be too small, as for statistics of BatchNorm
-            return True
+    def _without_ones(self, capture: Capture, tensors: list[Tensor]) -> Capture:
+        """Exclude sizes of one for which forward() takes other branches than in the capture."""
+        shapes = input_shapes(capture.program)
+        not_one = {}
+        for (place, dim), decision in changed_for_one(capture.decisions, shapes).items():
+            ones = with_ones(tensors, shapes, shapes[place][dim])
+            if not self._is_the_same(capture, tensors, ones, decision):
+                not_one[place, dim] = decision
+        return replace(capture, not_one=not_one)
+
+    def _is_the_same(
+        self, capture: Capture, tensors: list[Tensor], ones: list[Tensor], decision: Decision
+    ) -> bool:
+        """Whether the graph of `tensors` is also that of `ones`, for which a decision changes.
+
+        Networks of packages decide by sizes of one for speed, and in eager mode to detect several
+        sequences in one; there only the functions that take weights must be the same.
+        """
+        runs, only_of_weights = TrialRuns(self.model, self._run), not decision.is_users
+        if runs.is_on_meta(tensors):
+            return only_of_weights
+        noise = with_noise(ones)  # constants, such as zeros, may hide a difference
+        used, one = noise, runs.observed(noise, only_of_weights)
+        if one is None:
+            used, one = ones, runs.observed(ones, only_of_weights)
+        whole = runs.observed(tensors, only_of_weights)
+        if one is None or whole is None or one.functions != whole.functions:
+            return False
+        with attributes_restored(self.model):
+            graph = built_graph(capture, self.model)
+            return are_close(runs.of_graph(graph, filled(self.template, used)), one.results)
+
+    def _is_for_one(self, capture: Capture) -> bool:
+        """Whether a capture of two samples is also for one, as in the example."""
+        shapes = input_shapes(capture.program)
+        not_one = [shapes[place][dim] for place, dim in capture.not_one]
+        batches = [
+            shape[0]
+            for tensor, shape in zip(self.tensors, shapes, strict=True)
+            if tensor.dim() and tensor.shape[0] == 1
+        ]
+        return not any(
+            isinstance(batch, int) or any(same_size(batch, size) for size in not_one)
+            for batch in batches
+        )
 
     def _exported(self, tensors: list[Tensor], specs: list[Any]) -> Any:
         while True:
@@ -147,13 +211,14 @@ class _Export:
 
     def _exported_once(self, tensors: list[Tensor], specs: list[Any]) -> Any:
         def forward(*values: Any) -> Any:
-            with _KeepsMode(self.leaves):
+            with _KeepsMode(self.leaves), noticed_decisions(self.leaves.is_inside) as decisions:
                 output, results = separated(self._run(*values), TRACED)
-            self.output = self._plain_output(output)
+            self.output, self.decisions = self._plain_output(output), decisions
             return results
 
         with attributes_restored(self.model), self.leaves.replaced(), _quiet(), _no_partial_graph():
             _make_mode_visible(self.model, self.tracer, self.mode)
+            hide_hooks(self.model)  # torch.export would call them with its own inputs and results
             self.model.forward = forward
             return torch.export.export(
                 self.model, tuple(tensors), dynamic_shapes=(tuple(specs),), strict=False
@@ -199,7 +264,7 @@ class _Export:
 
     def _warn_of_fixed_sizes(self, capture: Capture) -> None:
         """Warn of a batch size that the graph is limited to, and note other sizes."""
-        shapes = dict(zip(capture.tensor_names, _shapes(capture.program), strict=True))
+        shapes = dict(zip(capture.tensor_names, input_shapes(capture.program), strict=True))
         fixed = {n: s for n, s in shapes.items() if s and isinstance(s[0], int)}
         if fixed and len(fixed) == len(shapes):
             written = ", ".join(f"{name} {list(shape)}" for name, shape in fixed.items())
@@ -208,6 +273,11 @@ class _Export:
                 "%s, as in dummy_in",
                 written.replace("Sym(", "").replace(")", ""),
             )
+
+
+def _warn_of_excluded_ones(capture: Capture) -> None:
+    for size, decision in capture.not_one.items():
+        logger.warning("%s", refusal_of_one(size, decision, capture.tensor_names))
 
 
 def _check_inputs(template: Nest, name: str = "") -> None:
@@ -235,100 +305,17 @@ def _in_order(inputs: list[Input]) -> list[Input]:
     ]
 
 
-def given_arguments(
-    model: nn.Module, dummy_in: Any, fixed: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return example inputs by the names of forward(), in its order; those in `fixed` are not."""
-    signature = inspect.signature(model.forward)
-    named: dict[str, Any]
-    if isinstance(dummy_in, Mapping):
-        named = _by_name(signature, dict(dummy_in.items()))
-    elif isinstance(dummy_in, list | tuple | Tensor):
-        values = [dummy_in] if isinstance(dummy_in, Tensor) else list(dummy_in)
-        try:
-            named = signature.bind_partial(*values).arguments
-        except TypeError:
-            count = len(signature.parameters)
-            raise TypeError(
-                f"dummy_in has {len(values)} inputs, and forward() takes {count}"
-            ) from None
-    else:
-        raise TypeError(
-            f"dummy_in is a dict of inputs by name, a tuple of them, or a tensor, "
-            f"not {type(dummy_in).__name__} {dummy_in!r:.40}"
-        )
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for name in fixed or {}:
-        if name not in signature.parameters and not takes_any:
-            names = list(signature.parameters)
-            raise UnknownName("forward argument in cf_args", name, sorted(names))
-        named.pop(name, None)
-    required = [
-        name
-        for name, param in signature.parameters.items()
-        if param.default is param.empty and "VAR" not in param.kind.name
-    ]
-    for name in required:
-        if name not in named and name not in (fixed or {}):
-            wanted = ", ".join(f"{each!r}: tensor" for each in required)
-            raise TypeError(
-                f"dummy_in has no value for the model's input {name!r}; give {{{wanted}}}"
-            )
-    return {name: named[name] for name in signature.parameters if name in named}
-
-
-def bound_arguments(signature: inspect.Signature, values: dict[str, Any]) -> inspect.BoundArguments:
-    """Return arguments for forward(), from values by its names."""
-    arguments = _by_name(signature, values)
-    bound = inspect.BoundArguments(signature, OrderedDict())
-    for name in signature.parameters:
-        if name in arguments:
-            bound.arguments[name] = arguments[name]
-    bound.apply_defaults()
-    return bound
-
-
-def _by_name(signature: inspect.Signature, values: dict[str, Any]) -> dict[str, Any]:
-    params = signature.parameters
-    unknown = [name for name in values if name not in params]
-    rest = next((n for n, p in params.items() if p.kind is p.VAR_KEYWORD), None)
-    if unknown and rest is None:
-        raise UnknownName("input in dummy_in", unknown[0], list(params))
-    if rest is not None:
-        further = {name: values.pop(name) for name in unknown}
-        values[rest] = {**values.get(rest, {}), **further}
-        if not values[rest]:
-            del values[rest]
-    return values
-
-
 # --- sizes
-
-
-def _shapes(program: torch.export.ExportedProgram) -> list[Any]:
-    """The shapes of the inputs; sizes that are free are symbols."""
-    specs = program.graph_signature.input_specs
-    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
-    pairs = zip(specs, nodes, strict=True)
-    return [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
 
 
 # operators that mix height and width with other sizes
 _RESHAPES = "view reshape permute transpose unfold im2col roll index as_strided unflatten einsum"
 RESHAPES = frozenset(_RESHAPES.split())
-# views that torch omits where they have no effect on the sizes at hand
-VIEWS = frozenset({"slice", "alias", "expand", "sym_size", "sym_numel"})
 
 
 def _operators(capture: Capture) -> list[Any]:
     targets = [n.target for n in capture.program.graph.nodes if n.op == "call_function"]
-    return [t for t in targets if isinstance(t, torch._ops.OpOverload) and not is_check(t)]
-
-
-def _operations(capture: Capture) -> list[Any]:
-    """What a model does, without views and arithmetic on sizes."""
-    operators = [t for t in _operators(capture) if name_of(t) not in VIEWS]
-    return [*operators, *(call.target for call in capture.calls)]
+    return [t for t in targets if isinstance(t, Overload) and not is_check(t)]
 
 
 def _of_two(tensors: list[Tensor]) -> list[Tensor]:

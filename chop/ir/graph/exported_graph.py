@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind, InputSpec
 
-from chop.ir.graph.aten_names import TorchCall, is_check, name_of, translated
+from chop.ir.graph.aten_names import TorchCall, is_check, is_of_torch_func, name_of, translated
+from chop.ir.graph.decisions import Decision, Size
 from chop.ir.graph.leaf_calls import LeafCall, leaf_operator
 from chop.ir.graph.size_checks import size_checks
-from chop.ir.graph.tracer import insert_mode_nodes, renew_constants
+from chop.ir.graph.tracer import insert_mode_nodes, leaves_of, renew_constants
 from chop.ir.nested import is_plain, mapped, named_output, named_tuple, slot_paths
+from chop.ir.operators import Overload, is_higher_order
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Capture:
     device: torch.device | None  # of the first tensor among the inputs
     # sizes that were constants in the capture: the tensor's place, the dimension, the size
     fixed: list[tuple[int, int, int]]
+    decisions: list[Decision] = field(default_factory=list)
+    not_one: dict[Size, Decision] = field(default_factory=dict)  # sizes that must be two or more
 
     @property
     def tensor_names(self) -> list[str]:
@@ -104,7 +108,7 @@ class _Builder:
             else:
                 self.values[placeholder] = _Attribute(self._attribute_name(spec))
         names = self.capture.tensor_names
-        for check in size_checks(self.program, self.capture.fixed):
+        for check in size_checks(self.program, self.capture.fixed, self.capture.not_one):
             if check.matters:
                 check.add_to(self.graph, values, names)
         if self.capture.device is not None and values and self._names_devices():
@@ -131,7 +135,7 @@ class _Builder:
 
     def _names_devices(self) -> bool:
         graphs = [m.graph for m in self.program.graph_module.modules() if hasattr(m, "graph")]
-        values = (v for g in graphs for node in g.nodes for v in _leaves(node))
+        values = (v for g in graphs for node in g.nodes for v in leaves_of(node))
         return any(isinstance(value, torch.device) for value in values)
 
     def _attribute_name(self, spec: InputSpec) -> str:
@@ -162,16 +166,21 @@ class _Builder:
     def _call(self, node: fx.Node, owner: nn.Module) -> Any:
         if node.target is leaf_operator():
             return _Results(*self._leaf(node))
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if is_higher_order(node.target):
             return self._region(node, owner)
         args, kwargs = self._value(node.args), self._value(node.kwargs)
         if node.target is operator.getitem and isinstance(args[0], _Results | tuple):
             return args[0][args[1]]
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, Overload):
             if name_of(node.target) in ("lift_fresh_copy", "lift_fresh", "lift"):
                 return args[0]
             if name_of(node.target) == "detach_" and _is_constant(args[0]):
                 return args[0]
+        if is_of_torch_func(node.target) and "_grad" in node.target.__name__:  # type: ignore[union-attr]
+            raise NotImplementedError(
+                "a graph cannot hold derivatives by torch.func; keep the module that computes them "
+                "whole with MaseGraph(model, custom_ops={'modules': {Class: {}}})"
+            )
         return self._created(translated(node.target, args, kwargs))
 
     def _created(self, call: TorchCall) -> Any:
@@ -350,12 +359,6 @@ def _is_whole(key: Any) -> bool:
 
 def _kept_meta(node: fx.Node) -> dict[str, Any]:
     return {k: node.meta[k] for k in ("stack_trace",) if node.meta.get(k)}
-
-
-def _leaves(node: fx.Node) -> list[Any]:
-    leaves: list[Any] = []
-    fx.node.map_aggregate((node.args, node.kwargs), leaves.append)
-    return leaves
 
 
 def _remove_unused(graph: fx.Graph) -> None:

@@ -66,7 +66,7 @@ def derived_attributes(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]
         return attributes, derive
 
     def derive_both(layer: Any) -> None:
-        layer._init_flat_weights()
+        layer._init_flat_weights()  # private; the constructor, which is not run, calls it
         if derive is not None:
             derive(layer)
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chop.ir.graph.tracer import MaseTracer, attributes_restored
+from chop.ir.graph.tracer import MaseTracer, attributes_restored, wrapped_functions
 from chop.ir.nested import TRACED, filled, separated
 
 _ACTIVE: list[LeafCalls] = []
@@ -61,6 +61,10 @@ class LeafCalls:
         self.failed = False  # by one more of these
         self._inside = self._recording = False
 
+    def is_inside(self) -> bool:
+        """Return whether a leaf is running, of which nothing is recorded."""
+        return self._inside
+
     @contextmanager
     def replaced(self) -> Iterator[None]:
         """Replace the calls of all leaves inside."""
@@ -71,6 +75,8 @@ class LeafCalls:
                 if isinstance(module, torch.jit.ScriptModule) or module is self.model:
                     continue
                 leaf = self.tracer.is_leaf_module(module, name)
+                # calls of a module look up this method, which is private; forward() would be too
+                # late, as hooks and parametrizations run before it
                 vars(module)["_call_impl"] = (self._leaf if leaf else self._entered)(name, module)
             _ACTIVE.append(self)
             try:
@@ -103,6 +109,7 @@ class LeafCalls:
                 return run(*args, **kwargs)
             if self._recording:
                 return self._example(run, args, kwargs)
+            self._refuse_packed(target, (*args, *kwargs.values()))
             template, found = separated((args, kwargs), TRACED)
             kinds = [isinstance(value, Tensor) for value in found]
             number = len(self.calls)
@@ -114,6 +121,15 @@ class LeafCalls:
 
         return call
 
+    def _refuse_packed(self, target: str | Callable[..., Any], values: tuple[Any, ...]) -> None:
+        """Refuse packed sequences, whose shapes depend on the values of the lengths."""
+        if any(isinstance(value, nn.utils.rnn.PackedSequence) for value in values):
+            raise NotImplementedError(
+                f"the layer {target!r} is given packed sequences, whose shapes depend on the "
+                f"values of the lengths; give it the padded sequences, and read the step at each "
+                f"length with torch.gather"
+            )
+
     def results(self, number: int, tensors: list[Tensor], sizes: list[Any]) -> list[Tensor]:
         """Run a leaf on fake tensors, note the structure of its results, and return them."""
         call = self.calls[number]
@@ -124,7 +140,8 @@ class LeafCalls:
             return [_like(example, tensors) for example in examples]
         self._inside = True
         try:
-            with torch._C.DisableTorchFunction():  # nothing inside is recorded
+            # nothing inside is recorded; torch documents this name, which has no public one
+            with torch._C.DisableTorchFunction():
                 results = _of_recurrent(self._module(call), args) or call.run(*args, **kwargs)
                 call.results, found = separated(results)
         except Exception:
@@ -224,7 +241,7 @@ def _places(
     for module in tracer.custom_leaf_modules:
         public = (value for name, value in vars(module).items() if not name.startswith("_"))
         whole.update(value for value in public if isinstance(value, FunctionType))
-    for (_, name), table in torch.fx._symbolic_trace._wrapped_fns_to_patch.items():
+    for (_, name), table in wrapped_functions().items():
         if isinstance(table.get(name), FunctionType):
             yield table, name, table[name]
     if not whole:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
+import chop
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
-from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
+from chop.ir.graph.contexts import KEPT_BY_NEITHER, noticed_by_fx, warn_of_contexts
 from chop.ir.graph.layer_names import check_called_names, warn_of_unsaved_names
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.trace_errors import TraceError, names_a_line
-from chop.ir.graph.tracer import MaseTracer, attributes_restored, room_to_recurse
+from chop.ir.graph.tracer import (
+    CAPTURES,
+    MaseTracer,
+    attributes_restored,
+    room_to_recurse,
+    warn_of_lost_hooks,
+)
 from chop.ir.ops import is_tensor_constant
+from chop.ir.parametrized import copies_of_results
 from chop.registry import UnknownName, unknown
+
+if TYPE_CHECKING:
+    from chop.integers import IntegerGraph
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +148,13 @@ class MaseGraph:
             custom_leaf_layers=(*layers, *self.custom_ops["modules"]),
             custom_leaf_functions=(*functions, *self.custom_ops["functions"]),
         )
-        with attributes_restored(model):  # fx stores the constants of the graph on the model
+        # fx stores the constants of the graph on the model
+        with CAPTURES, attributes_restored(model):
             graph = self._traced_or_explained(model, front_end, dummy_in)
             check_called_names(graph, model)
             self.model = fx.GraphModule(model, graph)
         warn_of_unsaved_names(self.model)
+        warn_of_lost_hooks(model)
         _copy_container_state(self.model, model)
         if self.front_end == "export":
             _add_other_tensors(self.model, model, {})
@@ -169,6 +183,9 @@ class MaseGraph:
 
     def _traced(self, model: nn.Module, front_end: str, dummy_in: Any) -> fx.Graph:
         """Return the graph by the front end that is asked for, or by the first that can."""
+        from chop.ir.graph.arguments import frozen_arguments
+        from chop.ir.graph.eager_check import misreads_inputs
+
         assert self.tracer is not None
         if front_end == "export" and dummy_in is None:
             raise ValueError(
@@ -181,16 +198,25 @@ class MaseGraph:
                 other = "use front_end='auto' or 'export', "
                 self.tracer.inputs_advice = other if alone else ""
             try:
-                with noticed_contexts() as found:
-                    graph = self.tracer.trace(model, self._frozen(model, dummy_in) or None)
+                with noticed_by_fx() as found:
+                    graph = self.tracer.trace(
+                        model, frozen_arguments(model, dummy_in, self.cf_args) or None
+                    )
+                if dummy_in is not None and misreads_inputs(graph, model, dummy_in, self.cf_args):
+                    raise TraceError(
+                        f"torch.fx takes every value for a tensor, even None or a dict, and its "
+                        f"graph of {type(model).__name__} gives other results for dummy_in than "
+                        f"the model; use front_end='auto' or 'export'"
+                    )
             except TraceError as error:
                 if alone:
                     raise
                 by_fx = error
             else:
-                # torch.export keeps no_grad, and neither keeps autocast; a class that a graph
-                # calls for its results could not be saved
-                kept = all(context.name == "autocast" for context in found)
+                # torch.export keeps no_grad, draws and buffers, and neither keeps autocast; a class
+                # that a graph calls for its results could not be saved
+                found += self.tracer.assignments
+                kept = all(context.name in KEPT_BY_NEITHER for context in found)
                 if alone or (kept and not any(isinstance(n.target, type) for n in graph.nodes)):
                     warn_of_contexts(found, "; use front_end='export' with dummy_in to keep it")
                     return graph
@@ -203,20 +229,6 @@ class MaseGraph:
             if by_fx is not None and names_a_line(by_fx) and not names_a_line(error):
                 raise by_fx from error
             raise
-
-    def _frozen(self, model: nn.Module, dummy_in: Any) -> dict[str, Any]:
-        """Return the arguments that become part of the graph.
-
-        These are `cf_args`, and inputs that `dummy_in` leaves at None.
-        """
-        from chop.ir.graph.export_front_end import given_arguments
-
-        if dummy_in is None:
-            return self.cf_args
-        given = given_arguments(model, dummy_in, self.cf_args)
-        parameters = inspect.signature(model.forward).parameters
-        absent = [n for n, p in parameters.items() if p.default is None and n not in given]
-        return dict.fromkeys(absent) | self.cf_args
 
     @classmethod
     def from_module(
@@ -265,8 +277,8 @@ class MaseGraph:
         """Return an independent copy of model, graph and metadata."""
         new = copy.copy(self)
         new.cf_args = dict(self.cf_args)
+        memo = copies_of_results(self.model)
         with room_to_recurse(self.model):
-            memo: dict[int, Any] = {}
             new.model = copy.deepcopy(self.model, memo)
         _copy_container_state(new.model, self.model)
         _add_other_tensors(new.model, self.model, memo)
@@ -314,6 +326,10 @@ class MaseGraph:
         from chop.ir.graph.saving import load_graph
 
         return load_graph(path, map_location, custom_ops)
+
+    def to_integers(self) -> IntegerGraph:
+        """Return this quantised network in whole numbers, as codes with known widths and scales."""
+        return importlib.import_module(chop.INTEGER_GRAPHS).integer_graph(self)  # type: ignore[no-any-return]
 
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
         """Draw the graph to an SVG file, which any browser shows."""
@@ -376,7 +392,7 @@ def _rehome_metadata(graph: fx.Graph) -> None:
 
 
 def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> None:
-    """Set those of `MODEL_ATTRIBUTES` on `model` that `values` has."""
+    """Copy the values of `MODEL_ATTRIBUTES` that `values` contains to attributes of `model`."""
     for name in MODEL_ATTRIBUTES:
         if name in values:
             setattr(model, name, values[name])
@@ -404,10 +420,10 @@ def _check_model(model: object) -> None:
         raise TypeError(f"{wanted}, not the name {model!r}; build the model first")
     if not isinstance(model, nn.Module):
         raise TypeError(f"{wanted}, not {type(model).__name__} {model!r:.60}; build a model first")
-    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
-        raise TypeError(
-            f"{wanted}, not the compiled {type(model).__name__}; give the model before compilation"
-        )
+    scripted = [n for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    if (scripted and not isinstance(model, fx.GraphModule)) or hasattr(model, "_orig_mod"):
+        what = f"layer {scripted[0]!r}" if scripted and scripted[0] else type(model).__name__
+        raise TypeError(f"{wanted}, not the compiled {what}; give the model before compilation")
     if type(model).forward is nn.Module.forward:
         raise TypeError(
             f"{wanted} with a forward(); the class {type(model).__name__} has none; write one"

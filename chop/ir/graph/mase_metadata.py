@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.record import Record
-from chop.numerics import NumberFormat, from_dtype, from_precision
+from chop.numerics import FORMATS, NumberFormat, from_dtype, from_precision
 from chop.registry import UnknownName
 
 
 class TensorMeta(Record):
-    """One tensor of a node: an argument, a parameter or a result."""
+    """One tensor of a node: an argument, a parameter or a result.
+
+    Options of its format beyond the precision that differ from their defaults are keys as well,
+    such as `rounding` of an integer, or `scale` of an affine format.
+    """
 
     type: str  # the number format's name, e.g. "integer"
     precision: list  # type: ignore[type-arg]  # the format's parameters, e.g. [8, 4]
@@ -29,11 +33,21 @@ class TensorMeta(Record):
 
     @property
     def format(self) -> NumberFormat:
-        return from_precision(self.type, self.precision)
+        return from_precision(self.type, self.precision, **self.format_options)
 
     @format.setter
     def format(self, fmt: NumberFormat) -> None:
+        for key in self.format_options:
+            del self[key]
         self.type, self.precision = fmt.name, fmt.precision
+        self.update(fmt.shown_options)
+
+    @property
+    def format_options(self) -> dict[str, Any]:
+        """The options of the format beyond its precision."""
+        kind = self.get("type")
+        keys = FORMATS[kind].shown if isinstance(kind, str) and kind in FORMATS else ()
+        return {key: self[key] for key in keys if key in self}
 
 
 class Operands(Record, of=TensorMeta):
@@ -89,6 +103,7 @@ class HardwareMeta(Record):
     module: str | None
     dependence_files: list[str]
     parallelism: list[int]
+    max_parallelism: int
     verilog_param: dict[str, Any]
 
 
@@ -104,7 +119,10 @@ class MaseMetadata:
     """`node.meta["mase"]`: the node's records, and its module."""
 
     known_types: ClassVar[list[str]] = ["fixed", "float", "NA"]
-    known_toolchain: ClassVar[list[str]] = ["INTERNAL", "EXTERNAL", "HLS"]
+    known_toolchain: ClassVar[list[str]] = [
+        *("INTERNAL_RTL", "EXTERNAL_RTL", "HLS"),
+        *("INTERNAL", "EXTERNAL"),  # earlier names of the first two
+    ]
     known_storage: ClassVar[list[str]] = ["BRAM"]
     internal_layers: ClassVar[dict[type[nn.Module], str]] = {nn.Linear: "linear", nn.ReLU: "relu"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tomllib
@@ -110,6 +111,25 @@ def _reason(error: Exception) -> str:
     if isinstance(error, KeyError) and " " not in text:  # not a sentence but the missing key
         return f"it has no {text!r}"
     return text.partition("\n")[0] or type(error).__name__
+
+
+def read_json(file: Path, form: str, latest: int) -> dict[str, Any]:
+    """Return the content of a JSON file of MASE's format `form`, up to the version `latest`."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
+    if not isinstance(content, dict) or content.get("format") != form:
+        raise GraphFileError(f"{file} was not saved by MASE: its format is not {form!r}")
+    version = content.get("version")
+    if type(version) is not int or version < 1:
+        raise GraphFileError(f"{file} is damaged: its version {version!r:.40} is not a number")
+    if version > latest:
+        raise GraphFileError(
+            f"{file} is of version {version}, and this MASE reads up to version {latest}; "
+            f"load it with a newer MASE"
+        )
+    return content
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

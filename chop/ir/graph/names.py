@@ -20,6 +20,9 @@ from torch import fx, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 import chop
+from chop.ir.graph.aten_names import is_of_torch_func
+from chop.ir.graph.tracer import wrapped_functions
+from chop.ir.operators import Overload, Overloads
 from chop.ir.ops import OPS, PATHS, StandIn
 from chop.ir.pure import FUNCTIONS, METHODS, NAMED, NAMES_OF, OPERATORS
 
@@ -59,6 +62,12 @@ class SavedNames:
             with suppress(ForeignName):
                 if self.function(name) is fn:
                     return name
+        if is_of_torch_func(fn):
+            raise ForeignName(
+                "forward() uses torch.func.vmap, which a saved graph cannot hold; compute on the "
+                "whole batch instead, or keep the module that uses vmap whole with "
+                "MaseGraph(model, custom_ops={'modules': {Class: {}}})"
+            )
         raise ForeignName(
             f"the function {getattr(fn, '__name__', fn)!r} is not one that a saved graph may call; "
             f"if it is yours, define it at the top of a module and register it with "
@@ -159,8 +168,7 @@ def _other(module: str, name: str) -> Any:
 
 
 def _is_wrapped(fn: FunctionType) -> bool:
-    wrapped = torch.fx._symbolic_trace._wrapped_fns_to_patch
-    return (id(fn.__globals__), fn.__name__) in wrapped
+    return (id(fn.__globals__), fn.__name__) in wrapped_functions()
 
 
 def _of_library(module: str, name: str) -> Any:
@@ -202,7 +210,7 @@ def _path(definition: Any) -> str:
 
 
 def _spellings(fn: Any) -> Iterator[str]:
-    if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(fn, (Overload, Overloads)):
         yield f"torch.ops.{str(fn).removeprefix('torch.ops.')}"
         return
     known: Any = NAMES_OF

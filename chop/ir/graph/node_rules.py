@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.encoding import DEVICE
 from chop.ir.graph.names import OWN_LAYERS, TORCH_LAYERS, ForeignName, check_method
 from chop.ir.nested import named_output, named_tuple
+from chop.ir.operators import Overload, Overloads
 from chop.ir.ops import StandIn, identify
 from chop.ir.pure import FUNCTIONS, PYTHON
 
@@ -31,7 +32,7 @@ PLAIN_KINDS = (
     *(fx.Node, bool, int, float, complex, type(None), EllipsisType, range),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-ATEN = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+ATEN = (Overload, Overloads)
 
 # string arguments of torch's functions: reductions, paddings, interpolations, norms, …
 _WORDS = """

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 Forward = Callable[..., Any]
+Masks = tuple[Tensor | None, Tensor | None]
 
 
 def _check_hint(is_causal: Any, mask: Any) -> None:
@@ -51,53 +52,47 @@ def _encoder(
     return src if self.norm is None else self.norm(src)
 
 
-def _decoder_layer(
-    self: Any,
-    tgt: Tensor,
-    memory: Tensor,
-    tgt_mask: Tensor | None = None,
-    memory_mask: Tensor | None = None,
-    tgt_key_padding_mask: Tensor | None = None,
-    memory_key_padding_mask: Tensor | None = None,
-    tgt_is_causal: bool = False,
-    memory_is_causal: bool = False,
-) -> Tensor:
-    _check_hint(tgt_is_causal, tgt_mask)
-    _check_hint(memory_is_causal, memory_mask)
-    own = tgt_mask, tgt_key_padding_mask
-    other = memory, memory_mask, memory_key_padding_mask
-    x = tgt
+def _with_memory(compute: Forward) -> Forward:
+    """Return the forward of a decoder or one of its layers.
+
+    `compute` gets the masks of the target and those of the memory, each with that of padding.
+    """
+
+    def forward(
+        self: Any,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Any:
+        _check_hint(tgt_is_causal, tgt_mask)
+        _check_hint(memory_is_causal, memory_mask)
+        own, other = (tgt_mask, tgt_key_padding_mask), (memory_mask, memory_key_padding_mask)
+        return compute(self, tgt, memory, own, other)
+
+    return forward
+
+
+def _decoder_layer(self: Any, x: Tensor, memory: Tensor, own: Masks, other: Masks) -> Tensor:
     if self.norm_first:
         x = x + self._sa_block(self.norm1(x), *own)
-        x = x + self._mha_block(self.norm2(x), *other)
+        x = x + self._mha_block(self.norm2(x), memory, *other)
         return x + self._ff_block(self.norm3(x))  # type: ignore[no-any-return]
     x = self.norm1(x + self._sa_block(x, *own))
-    x = self.norm2(x + self._mha_block(x, *other))
+    x = self.norm2(x + self._mha_block(x, memory, *other))
     return self.norm3(x + self._ff_block(x))  # type: ignore[no-any-return]
 
 
-def _decoder(
-    self: Any,
-    tgt: Tensor,
-    memory: Tensor,
-    tgt_mask: Tensor | None = None,
-    memory_mask: Tensor | None = None,
-    tgt_key_padding_mask: Tensor | None = None,
-    memory_key_padding_mask: Tensor | None = None,
-    tgt_is_causal: bool | None = None,
-    memory_is_causal: bool = False,
-) -> Tensor:
-    _check_hint(tgt_is_causal, tgt_mask)
-    _check_hint(memory_is_causal, memory_mask)
-    masks = {
-        "tgt_mask": tgt_mask,
-        "memory_mask": memory_mask,
-        "tgt_key_padding_mask": tgt_key_padding_mask,
-        "memory_key_padding_mask": memory_key_padding_mask,
-    }
+def _decoder(self: Any, x: Tensor, memory: Tensor, own: Masks, other: Masks) -> Tensor:
+    masks = {"tgt_mask": own[0], "tgt_key_padding_mask": own[1]}
+    masks |= {"memory_mask": other[0], "memory_key_padding_mask": other[1]}
     for layer in self.layers:
-        tgt = layer(tgt, memory, **masks)
-    return tgt if self.norm is None else self.norm(tgt)
+        x = layer(x, memory, **masks)
+    return x if self.norm is None else self.norm(x)
 
 
 def _transformer(
@@ -133,8 +128,8 @@ def _transformer(
 _PLAIN: dict[Forward, Forward] = {
     nn.TransformerEncoderLayer.forward: _encoder_layer,
     nn.TransformerEncoder.forward: _encoder,
-    nn.TransformerDecoderLayer.forward: _decoder_layer,
-    nn.TransformerDecoder.forward: _decoder,
+    nn.TransformerDecoderLayer.forward: _with_memory(_decoder_layer),
+    nn.TransformerDecoder.forward: _with_memory(_decoder),
     nn.Transformer.forward: _transformer,
 }
 

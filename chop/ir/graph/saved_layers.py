@@ -11,16 +11,27 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 import chop
 from chop.ir.graph.encoding import ATTRIBUTES, Decoder, Encoder, Tensors
 from chop.ir.graph.layer_rules import INTERNAL, check_layer, derived_attributes
 from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.node_rules import DOTTED
+from chop.ir.graph.saved_parametrizations import (
+    attach_parametrizations,
+    can_be_saved,
+    described_parametrizations,
+)
+from chop.ir.parametrized import TABLE as PARAMETRIZATIONS
+from chop.ir.parametrized import parametrized_names
 
 logger = logging.getLogger(__name__)
 
 MOST_LAYERS = 1_000_000
+# hooks of torch that compute a weight before each call; parametrizations have replaced them
+NORMS = {"weight_norm": WeightNorm, "spectral_norm": SpectralNorm}
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,8 @@ class Extra:
 
 
 EXTRAS: dict[str, Extra] = {}
-TABLES = {"attributes", "parameters", "buffers"}  # of each layer; other tables are extras
+# of each layer; other tables are extras
+TABLES = {"attributes", "parameters", "buffers", PARAMETRIZATIONS}
 
 
 # --- writing
@@ -41,6 +53,7 @@ TABLES = {"attributes", "parameters", "buffers"}  # of each layer; other tables 
 
 def described_layers(model: nn.Module, names: SavedNames, tensors: Tensors) -> list[dict[str, Any]]:
     """All modules, parents first; a shared one is listed again by its first name."""
+    _warn_of_parametrizations(model)
     rows: list[dict[str, Any]] = []
     first: dict[int, str] = {}
     queue: list[tuple[str, nn.Module | None]] = [("", model)]
@@ -64,7 +77,37 @@ def described_layers(model: nn.Module, names: SavedNames, tensors: Tensors) -> l
 
 def _children(module: nn.Module) -> dict[str, nn.Module | None]:
     bare = not parametrize.is_parametrized(module)
-    return {k: m for k, m in module._modules.items() if bare or k != "parametrizations"}
+    return {k: m for k, m in module._modules.items() if bare or k != PARAMETRIZATIONS}
+
+
+def _warn_of_parametrizations(model: nn.Module) -> None:
+    """Warn once of tensors that are saved as they are now, without what they are made from."""
+    lost = layers_without_parametrizations(model)
+    if lost:
+        logger.warning(
+            "the parametrizations of %s are not saved, as they are not torch's weight_norm, "
+            "spectral_norm or orthogonal: the saved layers have the present tensors as plain "
+            "parameters",
+            ", ".join(map(repr, lost)),
+        )
+
+
+def layers_without_parametrizations(model: nn.Module) -> list[str]:
+    """Return the names of the layers with parametrizations that a file cannot hold."""
+    return [name for name, module in model.named_modules() if _lost_names(module)]
+
+
+def _lost_names(module: nn.Module) -> list[str]:
+    """Return the parametrized tensors of a layer that are saved as they are now: all or none."""
+    names = parametrized_names(module)
+    return names if not all(can_be_saved(module, name) for name in names) else []
+
+
+def _without_parametrizations(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the tensors that parametrizations give now, as plain parameters."""
+    tensors = {name: getattr(module, name) for name in _lost_names(module)}
+    trained = {name: tensor.requires_grad for name, tensor in tensors.items()}
+    return {name: nn.Parameter(t.detach(), trained[name]) for name, t in tensors.items()}
 
 
 def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
@@ -72,21 +115,14 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
     values_of = [value for extra in extras.values() for value in extra.values()]
     theirs = {id(value) for value in values_of if isinstance(value, Tensor)}
     if _foreign_hooks(module, extras):
-        logger.warning("the hooks of module %r are not saved", name)
-    parametrized = parametrize.is_parametrized(module)
-    if parametrized and not theirs:
-        raise ForeignName(
-            "its parametrizations cannot be saved; make them permanent with "
-            "torch.nn.utils.parametrize.remove_parametrizations"
-        )
+        logger.warning("the hooks of module %r are not saved%s", name, _effect_of_hooks(module))
+    parametrized = parametrized_names(module)
     root = isinstance(module, fx.GraphModule)
     cls: type = nn.Module if root else type(module).__mro__[1 if parametrized else 0]
     if theirs:  # their generated classes have the name of the original class
         cls = names.meant_by(cls)
-    parameters = dict(module._parameters)
-    if parametrized:
-        lists: Any = module.parametrizations
-        parameters |= {key: entry.original for key, entry in lists.items()}
+    lost = _without_parametrizations(module)
+    parameters = {**module._parameters, **lost}
     buffers = {k: b for k, b in module._buffers.items() if b is None or id(b) not in theirs}
 
     def stored(key: str, tensor: Tensor | None) -> dict[str, Any] | None:
@@ -95,7 +131,8 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
     attributes = {} if root else _attributes(module, Encoder(names, tensors, f"{name}._"))
     values = {key: vars(module)[key] for key in attributes}
     described_class = fx.GraphModule if root else cls
-    check_layer(name, described_class, values, [*parameters, *buffers], _children(module))
+    held = dict.fromkeys([*parameters, *buffers, *parametrized])
+    check_layer(name, described_class, values, held, _children(module))
     row = {
         "name": name,
         "class": names.of_class(cls),
@@ -105,6 +142,8 @@ def _module(name: str, module: nn.Module, names: SavedNames, tensors: Tensors) -
         "buffers": {key: stored(key, value) for key, value in buffers.items()},
         "not_in_state_dict": sorted(module._non_persistent_buffers_set & buffers.keys()),
     }
+    if parametrized and not lost:
+        row[PARAMETRIZATIONS] = described_parametrizations(module, stored)
     known = {id(buffer): key for key, buffer in module._buffers.items()}
     for key, extra in extras.items():
         for what, value in extra.items():
@@ -120,6 +159,18 @@ def _foreign_hooks(module: nn.Module, extras: Mapping[str, Mapping[str, Any]]) -
     ours = {hook for key, values in extras.items() if values for hook in EXTRAS[key].hooks}
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return any(getattr(hook, "__name__", "") not in ours for hook in hooks)
+
+
+def _effect_of_hooks(module: nn.Module) -> str:
+    """Return what a layer loses with hooks of torch that compute its weight, and the fix."""
+    hooks = module._forward_pre_hooks.values()
+    known = [name for name, kind in NORMS.items() if any(isinstance(h, kind) for h in hooks)]
+    if not known:
+        return ""
+    return (
+        f": training the saved layer would not change its weight; replace "
+        f"torch.nn.utils.{known[0]} by torch.nn.utils.parametrizations.{known[0]}"
+    )
 
 
 def _tensor(key: str, tensor: Tensor | None, tensors: Tensors) -> dict[str, Any] | None:
@@ -257,12 +308,15 @@ class _Layers:
         module = self.by_name[row["name"]]
         cls = type(module) if row["name"] else fx.GraphModule
         attributes = {key: vars(module)[key] for key in row["attributes"]}
-        tensors = [*module._parameters, *module._buffers]
+        computed = row.get(PARAMETRIZATIONS, {})
+        tensors = [*module._parameters, *module._buffers, *computed]
         check_layer(row["name"], cls, attributes, tensors, module._modules)
 
     def finish(self, row: dict[str, Any]) -> None:
         """Derive the remaining attributes, and attach a layer's extras."""
         module = self.by_name[row["name"]]
+        computed = row.get(PARAMETRIZATIONS, {})
+        attach_parametrizations(module, computed, self._parameter, self._tensor)
         derive = derived_attributes(type(module))[1]
         if derive is not None:
             derive(module)

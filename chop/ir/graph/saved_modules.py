@@ -17,9 +17,21 @@ import chop
 from chop.files import replaced_folder, restore_folder, write_safetensors
 from chop.ir.graph.encoding import Tensors
 from chop.ir.graph.fast_paths import forbid_fast_paths
-from chop.ir.graph.meta_file import DAMAGE, PYTORCH, GraphFileError, _reason, read_tensors
+from chop.ir.graph.meta_file import (
+    DAMAGE,
+    PYTORCH,
+    GraphFileError,
+    _reason,
+    read_json,
+    read_tensors,
+)
 from chop.ir.graph.names import ForeignName, SavedNames
-from chop.ir.graph.saved_layers import EXTRAS, described_layers, rebuilt_layers
+from chop.ir.graph.saved_layers import (
+    EXTRAS,
+    described_layers,
+    layers_without_parametrizations,
+    rebuilt_layers,
+)
 
 FORMAT, VERSION = "mase-layers", 1
 LAYERS, STATE = "layers.json", "state_dict.safetensors"
@@ -60,6 +72,7 @@ def save_modules(
     it was made from and trained on.
     """
     layers, names, tensors = transformed_layers(model, also), SavedNames(), Tensors()
+    _check_parametrizations(layers)
     copies = {}  # of tensors that have two names
     for key, tensor in model.state_dict(keep_vars=True).items():
         if tensors.key(tensor, key) != key:
@@ -76,6 +89,17 @@ def save_modules(
         (part / LAYERS).write_text(text + "\n", encoding="utf-8")
         write_safetensors(tensors.by_key | copies, part / STATE, PYTORCH)
     return Path(folder)
+
+
+def _check_parametrizations(layers: Mapping[str, nn.Module]) -> None:
+    """Refuse layers that would be saved without what the model is built with."""
+    lost = [name for name, layer in layers.items() if layers_without_parametrizations(layer)]
+    if lost:
+        raise ValueError(
+            f"the parametrization of layer {lost[0]!r} cannot be saved without a graph, as it is "
+            f"not one of torch's; make it permanent with "
+            f"torch.nn.utils.parametrize.remove_parametrizations"
+        )
 
 
 def _held(layers: Mapping[str, nn.Module]) -> nn.Module:
@@ -187,17 +211,7 @@ def _with_layers(model: nn.Module, layers: Mapping[str, nn.Module]) -> nn.Module
 
 def _read(folder: Path) -> dict[str, Any]:
     file = folder / LAYERS
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise GraphFileError(f"{file} was not saved by MASE: its format is not {FORMAT!r}")
-    if type(content.get("version")) is not int or not 1 <= content["version"] <= VERSION:
-        raise GraphFileError(
-            f"{file} is of version {content.get('version')!r:.40}, and this MASE reads version "
-            f"{VERSION}; load it with a newer MASE"
-        )
+    content = read_json(file, FORMAT, VERSION)
     parts = {"layers": list, "modules": list, **dict.fromkeys(NOTES, dict)}
     wrong = [key for key, kind in parts.items() if not isinstance(content.get(key), kind)]
     wrong += ["layers" for name in content.get("layers", ()) if not isinstance(name, str)]

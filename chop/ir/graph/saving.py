@@ -32,6 +32,7 @@ from chop.ir.graph.meta_file import (
     GraphFileError,
     _reason,
     check_records,
+    read_json,
     read_node_meta,
     read_tensors,
     write_node_meta,
@@ -88,6 +89,7 @@ def _json(content: Mapping[str, Any]) -> str:
 
 def _described(graph: MaseGraph, names: SavedNames, tensors: Tensors) -> dict[str, Any]:
     model = graph.model
+    # set by the public set_codegen(), but read only by this name
     if type(graph.fx_graph._codegen) is not fx.graph.CodeGen:
         raise ValueError("a graph with inputs nested in lists or dicts cannot be saved")
     modules = described_layers(model, names, tensors)
@@ -234,21 +236,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no directory {str(folder)!r} to load a graph from")
     if not folder.is_dir() or not file.is_file():
         raise GraphFileError(f"{folder} is not a saved graph: it has no {GRAPH}")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise GraphFileError(f"{file} is not a graph saved by MASE: its format is not {FORMAT!r}")
-    version = content.get("version")
-    if type(version) is not int or version < 1:
-        raise GraphFileError(f"{file} is damaged: its version {version!r:.40} is not a number")
-    if version > VERSION:
-        raise GraphFileError(
-            f"{file} is of version {version}, and this MASE reads up to version {VERSION}; "
-            f"load it with a newer MASE"
-        )
-    return content
+    return read_json(file, FORMAT, VERSION)
 
 
 PARTS = {"class_name": str, "nodes": list, "modules": list}
@@ -338,7 +326,7 @@ def _made_node(row: dict[str, Any], graph: fx.Graph, decode: Decoder) -> fx.Node
     kind = ANNOTATIONS.get(row.get("type", ""))
     node = graph.create_node(op, called, args, kwargs, row["name"], kind)
     if node.name != row["name"]:
-        node._rename(row["name"])
+        node._rename(row["name"])  # private; fx numbers names by itself
     if node.name != row["name"]:
         raise ValueError(f"a node may not be called {row['name']!r}")
     if row.get("wrapped") is True and isinstance(called, FunctionType) and called not in FUNCTIONS:

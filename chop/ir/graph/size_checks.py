@@ -16,6 +16,9 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
+from chop.ir.graph.decisions import Decision, Size
+from chop.ir.graph.trace_errors import UnsupportedTorch
+
 BINARY: dict[type, tuple[Callable[..., Any], str]] = {
     ast.Add: (operator.add, "+"),
     ast.Sub: (operator.sub, "-"),
@@ -44,17 +47,27 @@ COMPARED: dict[type, tuple[Callable[..., Any], str]] = {
 }
 
 
+FIX = "for other sizes, make another graph with an example of that size in dummy_in"
+
+
 class _Other(ValueError):
     """An assumption that is not arithmetic on sizes."""
 
 
-Size = tuple[int, int]  # the input's place among the tensors, and the dimension
+def refusal_of_one(size: Size, decision: Decision, names: Sequence[str]) -> str:
+    """Return a sentence on a size that may not be one, as a decision would change, with the fix."""
+    text = f"{names[size[0]]}.shape[{size[1]}]"
+    return (
+        f"this graph is only for inputs with {text} >= 2, as forward() takes another branch for "
+        f"{text} == 1 ({decision.where}); {FIX}"
+    )
 
 
 class SizeCheck:
     """One assumption on sizes of the inputs: `left <= right`."""
 
-    def __init__(self, tree: ast.AST) -> None:
+    def __init__(self, tree: ast.AST, decision: Decision | None = None) -> None:
+        self.decision = decision
         compared = isinstance(tree, ast.Compare) and len(tree.ops) == 1
         if not compared or type(tree.ops[0]) not in COMPARED:  # type: ignore[attr-defined]
             raise _Other
@@ -86,26 +99,70 @@ class SizeCheck:
             self.compare, (_node(self.left, graph, inputs), _node(self.right, graph, inputs))
         )
         message = f"this graph is only for inputs with {self.text(names)}"
+        if self.fixed is not None:
+            message += f"; {FIX}"
+        if self.decision is not None:
+            message = refusal_of_one(self.sizes[0], self.decision, names)
         graph.call_function(torch._assert, (holds, message))
 
 
+def input_shapes(program: torch.export.ExportedProgram) -> list[Any]:
+    """Return the shapes of the inputs; sizes that are free are symbols."""
+    specs = program.graph_signature.input_specs
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    pairs = zip(specs, nodes, strict=True)
+    shapes = [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
+    return [tuple(map(_plain, shape)) for shape in shapes]
+
+
+def _plain(size: Any) -> Any:
+    """Return a number for a symbol that forward() fixed, as `len` of a tensor does."""
+    fixed = isinstance(size, torch.SymInt) and size.node.expr.is_number
+    return int(size.node.expr) if fixed else size
+
+
 def size_checks(
-    program: torch.export.ExportedProgram, fixed_sizes: Iterable[tuple[int, int, int]]
+    program: torch.export.ExportedProgram,
+    fixed_sizes: Iterable[tuple[int, int, int]],
+    not_one: Mapping[Size, Decision],
 ) -> list[SizeCheck]:
     """Return what an exported program assumed of the sizes of its inputs, each size once.
 
     `fixed_sizes` are those that were constants: the input's place, the dimension, the size.
+    Those in `not_one` must be two or more, as the decision would change for one.
     """
     checks: list[SizeCheck] = []
-    constant = [f"L['ts'][{place}].size()[{dim}] == {n}" for place, dim, n in fixed_sizes]
-    for code in (*getattr(program, "_guards_code", ()), *constant):
+    constant = [_compared(size[:2], "==", size[2]) for size in fixed_sizes]
+    for code in (*guards(program), *constant):
         for tree in _parts(ast.parse(code, mode="eval").body):
             try:
                 checks.append(SizeCheck(tree))
             except _Other:  # the graph is then only for the sizes at hand
                 checks += _pinned(program, tree)
+    for size, decision in not_one.items():
+        code = _compared(size, ">=", 2)
+        checks.append(SizeCheck(ast.parse(code, mode="eval").body, decision))
     fixed = {check.sizes[0] for check in checks if check.fixed is not None}
     return [c for c in checks if c.fixed is not None or not set(c.sizes) <= fixed]
+
+
+def guards(program: torch.export.ExportedProgram) -> list[str]:
+    """Return what torch.export assumed of the inputs, as Python.
+
+    There is no public name for it: the code that `program.module()` generates is made of it.
+    """
+    try:
+        return list(program._guards_code)
+    except AttributeError:
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} has no ExportedProgram._guards_code, without which a graph "
+            f"would be wrong for other sizes; install a version of torch that pyproject.toml allows"
+        ) from None
+
+
+def _compared(size: Size, sign: str, number: int) -> str:
+    """Return a comparison of a size with a number, as torch.export writes it."""
+    return f"L['ts'][{size[0]}].size()[{size[1]}] {sign} {number}"
 
 
 def _parts(tree: ast.AST) -> list[ast.AST]:
@@ -117,12 +174,10 @@ def _parts(tree: ast.AST) -> list[ast.AST]:
 
 def _pinned(program: torch.export.ExportedProgram, tree: ast.AST) -> list[SizeCheck]:
     """Return checks that each size in an assumption is the one of the example inputs."""
-    specs, nodes = program.graph_signature.input_specs, program.graph.find_nodes(op="placeholder")
-    pairs = zip(specs, nodes, strict=True)
-    shapes = [n.meta["val"].shape for spec, n in pairs if spec.kind is InputKind.USER_INPUT]
+    shapes = input_shapes(program)
     found = {size for part in ast.walk(tree) if (size := _size(part))}
     codes = [
-        f"L['ts'][{place}].size()[{dim}] == {shapes[place][dim].node.hint}"
+        _compared((place, dim), "==", shapes[place][dim].node.hint)
         for place, dim in sorted(found)
         if isinstance(shapes[place][dim], torch.SymInt)
     ]

@@ -35,6 +35,10 @@ class TraceError(RuntimeError):
     """A model that cannot be captured; the message says where, why, and what to do."""
 
 
+class UnsupportedTorch(RuntimeError):
+    """A version of torch without a name that a correct graph needs."""
+
+
 def explained(error: Exception, name: str, module: object, inputs_advice: str = ADVICE) -> str:
     """Return the message for a model that torch.fx cannot trace; `module` was running."""
     subject = _subject(name, module)
@@ -134,11 +138,16 @@ def _wrapped(model: object) -> str:
     return "nn.Sequential(model)" if len(required) == 1 else "outer"
 
 
+def is_installed(filename: str) -> bool:
+    """Return whether code of this file is of a package that pip or the system installed."""
+    return "site-packages" in filename or "dist-packages" in filename
+
+
 def is_library(filename: str) -> bool:
     """Return whether code of this file is not the user's."""
-    installed = "site-packages" in filename  # show the code of models from installed packages
+    # the code of models from installed packages is shown
     return filename.startswith(LIBRARIES) or (
-        filename.startswith(STANDARD_LIBRARY) and not installed
+        filename.startswith(STANDARD_LIBRARY) and not is_installed(filename)
     )
 
 

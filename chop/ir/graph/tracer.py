@@ -7,6 +7,8 @@ import logging
 import math
 import operator
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from chop.ir.graph.contexts import Context, assignments, numbers_of
 from chop.ir.graph.plain_forwards import plain_forward
 from chop.ir.graph.trace_errors import ADVICE, TraceError, explained, is_library
 from chop.ir.nested import named_output
@@ -30,10 +33,13 @@ _CONSTRUCTORS = """
     scalar_tensor tensor tril_indices triu_indices zeros
 """
 CONSTRUCTORS = tuple(getattr(torch, name) for name in _CONSTRUCTORS.split())
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 TABLES = (
     *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
     *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
 )
+# both front ends change classes of torch and standard error while they run
+CAPTURES = threading.RLock()
 FRAMES_PER_LEVEL = 20  # of Python's stack, per level of nested modules, to trace or copy them
 
 
@@ -123,12 +129,14 @@ class MaseTracer(fx.Tracer):
             (*CONSTRUCTORS, *self.custom_leaf_functions),
             param_shapes_constant,
         )
-        self._autowrap_search.append(torch)  # where models look up torch.arange
+        # private: where models look up torch.arange, as fx takes only what it is given by name
+        self._autowrap_search.append(torch)
         # a function is patched by name in the module that calls it, and in its own
         homes = (getattr(fn, "__module__", None) for fn in self.custom_leaf_functions)
         self._autowrap_search += [sys.modules[home] for home in homes if home in sys.modules]
         self._frozen: Mapping[str, Any] = {}
         self._where: list[tuple[str, object]] = []
+        self.assignments: list[Context] = []  # in the last forward() that was traced
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return Proxy(node, self)
@@ -148,10 +156,12 @@ class MaseTracer(fx.Tracer):
         self._frozen = concrete_args or {}
         self._where = [("", root)]
         try:
-            with room_to_recurse(root), attributes_restored(root):
+            with CAPTURES, room_to_recurse(root), attributes_restored(root):
                 _make_mode_traceable(root)
+                numbers = numbers_of(root)
                 with _plain_class(root):
                     graph = super().trace(root)
+                self.assignments = assignments(root, numbers)
         except UnknownName:
             raise
         except Exception as error:
@@ -249,6 +259,29 @@ def attributes_restored(model: object) -> Iterator[None]:
             attributes.update(snapshot)
 
 
+def wrapped_functions() -> dict[tuple[int, str], dict[str, Any]]:
+    """Return the table of torch.fx.wrap: by the id of globals and a name, these globals.
+
+    It is private; a graph would otherwise lose what the user asked to keep whole.
+    """
+    return fx._symbolic_trace._wrapped_fns_to_patch
+
+
+def warn_of_lost_hooks(model: nn.Module) -> None:
+    """Warn once of hooks on the model itself, of which a graph captures only the forward()."""
+    if any(vars(model)[table] for table in HOOKS):
+        logger.warning(
+            "the hooks of the model itself (%s) are not part of the graph, as those of its layers "
+            "are; register them on graph.model",
+            type(model).__name__,
+        )
+
+
+def hide_hooks(model: nn.Module) -> None:
+    """Replace the tables of hooks of the model itself by empty ones."""
+    vars(model).update({table: OrderedDict() for table in HOOKS})
+
+
 def _make_mode_traceable(root: object) -> None:
     """Replace `self.training` by a traceable value in modules that share the root's mode."""
     if isinstance(root, nn.Module):
@@ -268,7 +301,7 @@ def _drop_early_defaults(graph: fx.Graph) -> None:
 
 def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:
     """Insert a node that reads the mode wherever `self.training` was an argument."""
-    users = [n for n in graph.nodes if any(isinstance(a, Mode) for a in _leaves(n))]
+    users = [n for n in graph.nodes if any(isinstance(a, Mode) for a in leaves_of(n))]
     if not users:
         return
     root.training_mode = TrainingMode().train(bool(int(root.training)))
@@ -281,7 +314,8 @@ def insert_mode_nodes(graph: fx.Graph, root: nn.Module) -> None:
         )
 
 
-def _leaves(node: fx.Node) -> list[Any]:
+def leaves_of(node: fx.Node) -> list[Any]:
+    """Return the arguments of a node, and what its lists and dicts hold."""
     leaves: list[Any] = []
     fx.node.map_aggregate((node.args, node.kwargs), leaves.append)
     return leaves

@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 
 from chop.ir.graph.tracer import Leaf
+from chop.layers import EdgeTable, FrozenEdgeTable
 from chop.passes.graph.transforms.lora import LoRALinear
 
-__all__ = ["Identity", "LoRALinear"]
+__all__ = ["EdgeTable", "FrozenEdgeTable", "Identity", "LoRALinear"]
 
 
 class Identity(Leaf, nn.Identity):

@@ -86,21 +86,71 @@ inline float signed_power(float x, float a, float zero) {
 
 // --- one element at a time: Rule(arguments)(x) --------------------------------------------------
 
+// The code modulo 2^width, where `size` is 2^width; infinite where x is.
+inline float wrapped(float whole, float x, float size, float low) {
+    float turns = whole * (1.0f / size);
+    float a = magnitude_of(turns);
+    float down = (a + WHOLE) - WHOLE;
+    down -= down > a ? 1.0f : 0.0f;
+    float part = turns - with_sign(turns, a < WHOLE ? down : a);
+    float least_part = low < 0 ? -0.5f : 0.0f;
+    part = part >= least_part + 1.0f ? part - 1.0f : part;
+    part = part < least_part ? part + 1.0f : part;
+    float beyond = magnitude_of(x) > FINITE ? x : 0.0f;
+    return magnitude_of(whole) > FINITE ? beyond : part * size;
+}
+
+inline float whole_up(float scaled) {
+    float whole = nearest(scaled);
+    return whole + (scaled - whole == 0.5f ? 1.0f : 0.0f);
+}
+
+inline float whole_below(float scaled, float x, float unscale) {
+    float whole = nearest(scaled);
+    whole -= whole > scaled ? 1.0f : 0.0f;
+    return whole - (whole * unscale > x ? 1.0f : 0.0f);
+}
+
 struct integer {
-    float scale, low, high, unscale;
-    explicit integer(const float* p) : scale(p[0]), low(p[1]), high(p[2]), unscale(p[3]) {}
-    float operator()(float x) const { return clamp(nearest(x * scale), low, high) * unscale; }
+    float scale, low, high, unscale, size;
+    explicit integer(const float* p)
+        : scale(p[0]), low(p[1]), high(p[2]), unscale(p[3]), size(p[4]) {}
+    float operator()(float x) const { return saturated(nearest(x * scale)); }
+
+  protected:
+    float saturated(float whole) const { return clamp(whole, low, high) * unscale; }
+    float in_turn(float whole, float x) const { return saturated(wrapped(whole, x, size, low)); }
+};
+
+struct integer_up : integer {
+    using integer::integer;
+    float operator()(float x) const { return saturated(whole_up(x * scale)); }
 };
 
 struct integer_floor : integer {
     using integer::integer;
-    float operator()(float x) const {
-        float scaled = x * scale;
-        float whole = nearest(scaled);
-        whole -= whole > scaled ? 1.0f : 0.0f;
-        whole -= whole * unscale > x ? 1.0f : 0.0f;
-        return clamp(whole, low, high) * unscale;
-    }
+    float operator()(float x) const { return saturated(whole_below(x * scale, x, unscale)); }
+};
+
+struct integer_wrap : integer {
+    using integer::integer;
+    float operator()(float x) const { return in_turn(nearest(x * scale), x); }
+};
+
+struct integer_up_wrap : integer {
+    using integer::integer;
+    float operator()(float x) const { return in_turn(whole_up(x * scale), x); }
+};
+
+struct integer_floor_wrap : integer {
+    using integer::integer;
+    float operator()(float x) const { return in_turn(whole_below(x * scale, x, unscale), x); }
+};
+
+struct affine {
+    float scale, low, high;
+    explicit affine(const float* p) : scale(p[0]), low(p[1]), high(p[2]) {}
+    float operator()(float x) const { return clamp(nearest(x / scale), low, high) * scale; }
 };
 
 struct minifloat {
@@ -433,7 +483,158 @@ void blocks(const float* x, float* y, int64_t samples, int64_t m, int64_t n, int
     });
 }
 
+// --- fixed point with bits that are trained -------------------------------------------------------
+
+// Numbers lie as outer by channels by inner; each channel has its integer and fraction bits. The
+// arguments: signed, symmetric, and whether the range is that of the values, so that none is beyond.
+struct Channels {
+    int64_t outer, channels, inner;
+};
+
+template <int ROUNDING, bool WRAPS>
+struct learned {
+    float step, steps, low, high, size, top, symmetric, is_signed;
+    bool live;
+
+    learned(float integer_bits, float frac_bits, const float* p) {
+        int32_t f = int32_t(nearest(frac_bits));
+        int32_t n = p[2] != 0 ? 64 : int32_t(nearest(integer_bits)) + f;
+        float count = exp2(most(n, 0));
+        live = n > 0, is_signed = p[0], symmetric = p[0] * p[1];
+        step = exp2(-f), steps = exp2(f), size = exp2(n + (p[0] != 0 ? 1 : 0)), top = exp2(n - f);
+        high = count - exp2(most(n - 24, 0));
+        low = p[0] == 0 ? 0.0f : p[1] != 0 ? -high : -count;
+    }
+    float operator()(float x) const {
+        float scaled = x * steps;
+        float whole = ROUNDING == 0   ? nearest(scaled)
+                      : ROUNDING == 1 ? whole_up(scaled)
+                                      : whole_below(scaled, x, step);
+        if (WRAPS) whole = wrapped(whole, x, size, -is_signed);
+        float value = clamp(whole, low, high) * step;
+        return live ? value : x == x ? 0.0f : x;
+    }
+    // Returns the gradient for x; those for the bits lack the factor ln 2.
+    float gradients(float x, float grad, float& for_i, float& for_f) const {
+        float g = live ? grad : 0.0f;
+        bool above = !WRAPS & (x > high * step), below = !WRAPS & (x < low * step);
+        float error = live ? x - (*this)(x) : 0.0f;
+        if (WRAPS) {
+            float period = size * step;
+            error -= nearest(error / period) * period;
+        }
+        for_i = g * (above ? top : below ? -is_signed * top : 0.0f);
+        for_f = g * (above ? step : below ? -symmetric * step : error);
+        return above | below ? 0.0f : g;
+    }
+};
+
+// The same if no value is beyond the range: that of signed values themselves.
+template <int ROUNDING>
+struct unlimited {
+    float step, steps, low;
+    static constexpr float HIGH = 18446742974197923840.0f, LOW = -18446744073709551616.0f;
+
+    unlimited(float, float frac_bits, const float* p) : low(p[1] != 0 ? -HIGH : LOW) {
+        int32_t f = int32_t(nearest(frac_bits));
+        step = exp2(-f), steps = exp2(f);
+    }
+    float operator()(float x) const {
+        float scaled = x * steps;
+        float whole = ROUNDING == 0   ? nearest(scaled)
+                      : ROUNDING == 1 ? whole_up(scaled)
+                                      : whole_below(scaled, x, step);
+        return clamp(whole, low, HIGH) * step;
+    }
+};
+
+template <typename Rule>
+void learned_values(const float* x, float* y, const float* i, const float* f, Channels at,
+                    const float* p, int threads) {
+    std::vector<Rule> rules;
+    if (at.outer > 1 || at.inner > 1)  // each is used more than once
+        for (int64_t c = 0; c < at.channels; c++) rules.emplace_back(i[c], f[c], p);
+    const Rule* each = rules.data();
+    in_threads(at.outer * at.channels, threads, [=](int64_t begin, int64_t end) {
+        if (at.outer == 1 && at.inner == 1) {
+            for (int64_t c = begin; c < end; c++) y[c] = Rule(i[c], f[c], p)(x[c]);
+            return;
+        }
+        for (int64_t row = begin; row < end; row++)
+            round(each[row % at.channels], x + row * at.inner, y + row * at.inner, at.inner);
+    });
+}
+
+constexpr int LANES = 8;
+
+template <typename Rule>
+void learned_row(const Rule& rule, const float* x, const float* grad, float* for_x, int64_t count,
+                 double& for_i, double& for_f) {
+    double sums[2][LANES] = {};
+    int64_t k = 0;
+    for (; k + LANES <= count; k += LANES)
+        for (int lane = 0; lane < LANES; lane++) {
+            float a, b;
+            for_x[k + lane] = rule.gradients(x[k + lane], grad[k + lane], a, b);
+            sums[0][lane] += a, sums[1][lane] += b;
+        }
+    for (; k < count; k++) {
+        float a, b;
+        for_x[k] = rule.gradients(x[k], grad[k], a, b);
+        sums[0][0] += a, sums[1][0] += b;
+    }
+    for (int lane = 0; lane < LANES; lane++) for_i += sums[0][lane], for_f += sums[1][lane];
+}
+
+// Each part of the outer dimension has sums of its own, which are added in order: the same number
+// of parts gives the same bits.
+template <typename Rule>
+void learned_gradients(const float* x, const float* grad, float* for_x, const float* i,
+                       const float* f, double* for_bits, Channels at, const float* p, int parts) {
+    std::vector<Rule> rules;
+    for (int64_t c = 0; c < at.channels; c++) rules.emplace_back(i[c], f[c], p);
+    const Rule* each = rules.data();
+    in_threads(parts, parts, [=](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; part++) {
+            double* for_i = for_bits + 2 * part * at.channels;
+            double* for_f = for_i + at.channels;
+            int64_t last = (part + 1) * at.outer / parts;
+            for (int64_t row = part * at.outer / parts; row < last; row++)
+                for (int64_t c = 0; c < at.channels; c++) {
+                    int64_t place = (row * at.channels + c) * at.inner;
+                    const Rule& rule = each[c];
+                    if (at.inner > 1) {
+                        learned_row(rule, x + place, grad + place, for_x + place, at.inner,
+                                    for_i[c], for_f[c]);
+                        continue;
+                    }
+                    float a, b;
+                    for_x[place] = rule.gradients(x[place], grad[place], a, b);
+                    for_i[c] += a, for_f[c] += b;
+                }
+        }
+    });
+}
+
 }  // namespace
+
+#define LEARNED(NAME, ROUNDING, WRAPS)                                                             \
+    extern "C" void round_##NAME(const float* x, float* y, const float* i, const float* f,         \
+                                 int64_t outer, int64_t channels, int64_t inner, const float* p,   \
+                                 int threads) {                                                    \
+        Channels at{outer, channels, inner};                                                       \
+        if (p[0] != 0 && p[2] != 0)                                                                \
+            learned_values<unlimited<ROUNDING>>(x, y, i, f, at, p, threads);                       \
+        else                                                                                       \
+            learned_values<learned<ROUNDING, WRAPS>>(x, y, i, f, at, p, threads);                  \
+    }                                                                                              \
+    extern "C" void gradients_##NAME(const float* x, const float* grad, float* for_x,              \
+                                     const float* i, const float* f, double* for_bits,             \
+                                     int64_t outer, int64_t channels, int64_t inner,               \
+                                     const float* p, int parts) {                                  \
+        learned_gradients<learned<ROUNDING, WRAPS>>(x, grad, for_x, i, f, for_bits,                \
+                                                    {outer, channels, inner}, p, parts);           \
+    }
 
 #define ELEMENTS(RULE)                                                                             \
     extern "C" void round_##RULE(const float* x, float* y, int64_t n, const float* p,              \
@@ -452,7 +653,12 @@ void blocks(const float* x, float* y, int64_t samples, int64_t m, int64_t n, int
     }
 
 ELEMENTS(integer)
+ELEMENTS(integer_up)
 ELEMENTS(integer_floor)
+ELEMENTS(integer_wrap)
+ELEMENTS(integer_up_wrap)
+ELEMENTS(integer_floor_wrap)
+ELEMENTS(affine)
 ELEMENTS(minifloat)
 ELEMENTS(minifloat_wide)
 ELEMENTS(log)
@@ -467,3 +673,9 @@ BLOCKS(block_float)
 BLOCKS(block_float_wide)
 BLOCKS(block_log)
 BLOCKS(scale_integer)
+LEARNED(learned_even, 0, false)
+LEARNED(learned_up, 1, false)
+LEARNED(learned_floor, 2, false)
+LEARNED(learned_even_wrap, 0, true)
+LEARNED(learned_up_wrap, 1, true)
+LEARNED(learned_floor_wrap, 2, true)

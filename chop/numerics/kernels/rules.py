@@ -110,10 +110,64 @@ def integer(x, scale, low, high, unscale, p4):
 
 
 @triton.jit
+def _whole_up(scaled):
+    """The nearest integer, ties to the larger one; a sum with one half would be rounded."""
+    whole = _nearest(scaled)
+    return whole + tl.where(scaled - whole == 0.5, 1.0, 0.0)
+
+
+@triton.jit
+def _whole_below(scaled, x, unscale):
+    """The next integer below; a small negative number may have been scaled to zero."""
+    whole = tl.floor(scaled)
+    return whole - tl.where(whole * unscale > x, 1.0, 0.0)
+
+
+@triton.jit
+def _wrapped(whole, x, size, low):
+    """The code modulo `size`, two to the width; infinite where `x` is.
+
+    A finite number whose code is infinite has only zeros as its lowest bits.
+    """
+    turns = whole * (1.0 / size)
+    a = tl.abs(turns)
+    part = turns - _signed(turns, tl.where(a < 8388608.0, tl.floor(a), a))
+    least = tl.where(low < 0, -0.5, 0.0)
+    part = tl.where(part >= least + 1.0, part - 1.0, part)
+    part = tl.where(part < least, part + 1.0, part)
+    beyond = tl.where(tl.abs(x) > FINITE, x, 0.0)
+    return tl.where(tl.abs(whole) > FINITE, beyond, part * size)
+
+
+@triton.jit
+def integer_up(x, scale, low, high, unscale, p4):
+    return _clamp(_whole_up(x * scale), low, high) * unscale
+
+
+@triton.jit
 def integer_floor(x, scale, low, high, unscale, p4):
-    whole = tl.floor(x * scale)
-    whole -= tl.where(whole * unscale > x, 1.0, 0.0)
-    return _clamp(whole, low, high) * unscale
+    return _clamp(_whole_below(x * scale, x, unscale), low, high) * unscale
+
+
+@triton.jit
+def integer_wrap(x, scale, low, high, unscale, size):
+    return _clamp(_wrapped(_nearest(x * scale), x, size, low), low, high) * unscale
+
+
+@triton.jit
+def integer_up_wrap(x, scale, low, high, unscale, size):
+    return _clamp(_wrapped(_whole_up(x * scale), x, size, low), low, high) * unscale
+
+
+@triton.jit
+def integer_floor_wrap(x, scale, low, high, unscale, size):
+    return _clamp(_wrapped(_whole_below(x * scale, x, unscale), x, size, low), low, high) * unscale
+
+
+@triton.jit
+def affine(x, scale, low, high, p3, p4):
+    steps = tl.div_rn(x, tl.zeros_like(x) + scale)
+    return _clamp(_nearest(steps), low, high) * scale
 
 
 @triton.jit

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from chop.ir.parametrized import TABLE
+from chop.passes.graph.describe.formats import format_tensor_ids, formatted_parameters
 from chop.passes.graph.transforms.pruning.masks import masks_of
-from chop.passes.graph.transforms.pruning.weights import weight_names
+from chop.passes.graph.transforms.pruning.weights import weights_of_layer
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.module.base import module_pass
 
 logger = logging.getLogger(__name__)
 
 INNER = (nn.MultiheadAttention,)  # layers with parts that hold their weights
-# the labs' figures leave them out
-UNCOUNTED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @module_pass("calculate_avg_bits", "analysis")
@@ -56,30 +56,28 @@ def rounded_parameters(module: nn.Module) -> dict[int, float]:
     for layer in module.modules():
         if not isinstance(layer, Quantized):
             continue
-        for name, p in layer.named_parameters():
+        for name, p in formatted_parameters(layer).items():
             fmt = layer.formats.get(layer.operand_of(name))
-            if fmt is not None:
-                rounded[id(p)] = fmt.average_bits(list(p.shape))
+            if fmt is not None and TABLE not in name:  # other parameters of a norm stay in float
+                rounded[id(p)] = layer.counted_format(name, fmt).average_bits(list(p.shape))
     return rounded
 
 
 def weights_of_layers(module: nn.Module) -> dict[str, list[Tensor]]:
     """Return the weights of linear, convolutional, attention and recurrent layers, by layer."""
     inner = {id(part) for m in module.modules() if isinstance(m, INNER) for part in m.children()}
-    layers = {}
-    for name, layer in module.named_modules():
-        known = dict(layer.named_parameters())
-        names = [] if isinstance(layer, UNCOUNTED) or id(layer) in inner else weight_names(layer)
-        if names:
-            layers[name] = [known[each] for each in names]
-    return layers
+    return {
+        name: [*weights.values()]
+        for name, layer in module.named_modules()
+        if id(layer) not in inner and (weights := weights_of_layer(layer))
+    }
 
 
 def all_tensors(module: nn.Module) -> Iterable[Tensor]:
-    """Return all parameters and buffers, except for masks of pruning."""
+    """Return all parameters and buffers, except for masks of pruning and scales of formats."""
     masks = {id(mask) for layer in module.modules() for mask in masks_of(layer).values()}
     tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    return [t for key, t in tensors.items() if key not in masks]
+    return [t for key, t in tensors.items() if key not in masks | format_tensor_ids(module)]
 
 
 def _sum(tensors: Iterable[Tensor], rounded: Mapping[int, float]) -> tuple[float, int]:

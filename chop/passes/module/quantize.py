@@ -16,9 +16,10 @@ from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.left_out import sentence, share_of
 from chop.passes.graph.transforms.quantize import quantize
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, layer_for
+from chop.passes.graph.transforms.quantize.resolve import layer_config
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
-from chop.passes.select import By
+from chop.passes.select import By, node_name
 from chop.registry import unknown
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ def _warn_of_float(module: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         names = [f"{name} ({kind})" if name else kind for name, kind in kinds.items()]
         share = share_of((p for ps in left_out.values() for p in ps), module)
         stays = "stays in float" if len(names) == 1 else "stay in float"
-        logger.warning("%s", sentence(names, "quantized", stays, f"{share} of the weights"))
+        logger.warning("%s", sentence(names, "quantised", stays, f"{share} of the weights"))
 
 
 def _quantized_layer(
@@ -111,7 +112,7 @@ def _quantized_layer(
     if config is None:
         return None
     try:
-        return quantize.quantized_layer(layer, config)
+        return quantize.quantized_layer(layer, layer_config(name, layer, config))
     except (ValueError, TypeError, KeyError) as error:
         raise PassArgsError(f"module pass 'quantize', layer {name!r}: {error}") from error
 
@@ -120,7 +121,7 @@ def _key(by: str, configs: Mapping[str, Any], name: str, layer: nn.Module) -> st
     if by == "regex_name":
         return next((key for key in configs if re.fullmatch(key, name)), None)
     if by == "name":
-        return name if name in configs else None
+        return next((key for key in (name, node_name(name)) if key in configs), None)
     cls: Any = type(layer)
     op = module_op(cls)
     return op.name if op is not None and op.name in configs else None
@@ -128,7 +129,8 @@ def _key(by: str, configs: Mapping[str, Any], name: str, layer: nn.Module) -> st
 
 def _check_keys(by: str, configs: Mapping[str, Any], layers: Mapping[str, nn.Module]) -> None:
     for key in configs:
-        if by == "name" and key not in layers:
+        if any(_key(by, {key: None}, n, m) is not None for n, m in layers.items()):
+            continue
+        if by == "name":
             raise PassArgsError(f"module pass 'quantize': {unknown('layer', key, list(layers))}")
-        if not any(_key(by, {key: None}, n, m) is not None for n, m in layers.items()):
-            logger.warning("no layer of the model matches %s %r", by, key)
+        logger.warning("no layer of the model matches %s %r", by, key)

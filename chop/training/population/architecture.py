@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.trace_errors import TraceError
-from chop.ir.graph.tracer import MaseTracer
+from chop.ir.graph.tracer import HOOKS, MaseTracer
 from chop.ir.ops import identify, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.float import Float
@@ -38,7 +38,6 @@ POOLS = {op for op in ops_with("pool") if not op.endswith("3d") and not op.start
 WIDTHS = {"in_features", "out_features", "in_channels", "out_channels", "num_features", "groups"}
 NOT_SETTINGS = WIDTHS | {"training", "inplace", "config", "formats", "pruning_masks"}
 SETTINGS = (bool, int, float, str, tuple, type(None))
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Unfit(ValueError):
@@ -303,7 +302,9 @@ def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
                 f"random numbers in a population"
             )
         if not (fmt._uses_common_rounding() or isinstance(fmt, Float)):
-            raise Unfit(f"{name} rounds {operand} with {fmt.name}, which has its own method")
+            raise Unfit(
+                f"{name} rounds {operand} with {fmt.name}, which populations do not support"
+            )
 
 
 def _check_layer(module: Any, name: str) -> None:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ def _grouped(
             key = (fmt, extent)
         elif fmt is not None and (rule := fused.rule_of(fmt, like)) is not None:
             key = rule  # one kernel with a table of arguments
-        elif isinstance(fmt, Integer) and not fmt.floor:
+        elif _clamps_evenly(fmt):
             key = Integer  # rounded together, with widths as tensors
         groups.setdefault(key, []).append(row)
     return groups
@@ -150,7 +150,7 @@ class _Group:
         elif _spares_padding(fmt, like.dtype) and fused.rule_of(fmt, like) is not None:
             slices = fused.Slices([formats[row] for row in rows], like)  # type: ignore[misc]
             self._round = lambda x: slices(x, rounder.layout.candidates)
-        elif isinstance(fmt, Integer) and not fmt.floor:
+        elif _clamps_evenly(fmt):
             self._round = _integers([formats[row] for row in rows], rounder, like)  # type: ignore[misc]
         elif _spares_padding(fmt, like.dtype):
             self._round = lambda x: fused.rounded(fmt, x)
@@ -167,8 +167,13 @@ def _spares_padding(fmt: NumberFormat, dtype: torch.dtype) -> bool:
     return fmt.elementwise and not fmt.rounded(torch.zeros(1, dtype=dtype)).any()
 
 
+def _clamps_evenly(fmt: NumberFormat | None) -> TypeGuard[Integer]:
+    """Whether `_integers` rounds like the format."""
+    return isinstance(fmt, Integer) and fmt.rounding == "even" and not fmt.wraps
+
+
 def _integers(formats: Sequence[Integer], rounder: Rounder, like: Tensor) -> View:
-    """Return `Integer.round` with a tensor for each of its parameters."""
+    """Return `Integer.round`, ties to even and without wrapping, with a tensor per parameter."""
     edges = [fmt._edges[like.dtype] for fmt in formats]
     scale = rounder.along([2.0**fmt.frac_width for fmt in formats], like)
     back = rounder.along([2.0**-fmt.frac_width for fmt in formats], like)  # exact, as 1 / scale

@@ -1,5 +1,6 @@
 """What is wrong with a search is said before a parent is trained for it."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -12,9 +13,20 @@ QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 WRONG = {
     "a key of a format": (
         ("weight_width", "weight_widht"),
-        "seed.linear.config.weight_widht is not a key of scale_integer; did you mean 'weight_wid",
+        "seed.linear.config.weight_widht is not a key of integer; did you mean 'weight_width'",
     ),
-    "a format": (('"scale_integer"', '"scale_intger"'), "did you mean 'scale_integer'"),
+    "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
+    "a fraction width": (
+        ('data_in_frac_width = ["calibrated"]', 'data_in_frac_width = ["calibratde"]'),
+        "must be a number or 'calibrated', not 'calibratde'; did you mean 'calibrated'?",
+    ),
+    "an option of calibrate": (
+        (
+            "[search.search_space.setup]",
+            "[search.search_space.calibrate]\nnum_sample = 9\n[search.search_space.setup]",
+        ),
+        "search.search_space.calibrate: pass 'calibrate' has no option 'num_sample'; did you",
+    ),
     "an op": (("seed.linear", "seed.linaer"), "'linaer'; did you mean 'linear'"),
     "the default": (("seed.default", "seed.defualt"), "'defualt'; did you mean 'default'"),
     "a value": (("weight_width = [2, 3", "weight_width = [2, 300"), "weight_width = 300: pass"),
@@ -31,6 +43,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", WRONG)
 def test_a_file_that_is_wrong_costs_no_training(here, tmp_path, case):
     (right, wrong), sentence = WRONG[case]
@@ -116,16 +129,51 @@ def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
 def test_the_quickstart_finds_fewer_bits_at_the_same_accuracy(ch, tmp_path):
     """What the README promises, and a front with both ends."""
     said = ch("search", "--config", EXAMPLES / "quickstart.toml").stderr
-    lines = said.partition("Best trial(s):")[2].splitlines()[2:]
-    assert all(len(line) <= 100 for line in lines[:23])
-    assert lines[0].split() == [
-        *("trial", "accuracy", "bitops", "loss"),
-        *("average_bitwidth", "memory_density", "data_in", "weight"),
-    ]
-    rows = [line.replace(",", "").split() for line in lines[2:23]]
+    shown = said.partition("Best trial(s):")[2].partition("Of each layer:")[0]
+    lines = shown.splitlines()[2:]  # how many designs are on the front differs by processor
+    assert all(len(line) <= 100 for line in lines)
+    layers = [f"list_{number}" for number in ("0_2", "1_0", "2_0", "3_0", "4_0")]
+    assert lines[0].split() == ["trial", "accuracy", "bitops", "loss", "memory_density", *layers]
+    rows = [line.replace(",", "").split() for line in lines[2:]]
     name, accuracy, bitops, *_ = rows[0]
     assert name == "parent"
     scores = [(float(row[1]), float(row[2])) for row in rows[1:]]
     assert scores == sorted(scores, reverse=True), "by accuracy"
     assert [s for s in scores if s[0] > float(accuracy) - 0.003 and s[1] < float(bitops) / 20]
-    assert rows[-1][-10:] == ["3"] * 5 + ["2"] * 5, "the narrowest"
+    assert rows[-1][-5:] == ["2/2"] * 5, "the narrowest"
+    assert "calibrating the parent once" in said
+
+
+@pytest.mark.slow
+def test_calibrated_fractions_halve_the_bit_operations(ch, tmp_path):
+    """At one point below the parent, against fractions of half of the width."""
+    half = tmp_path / "half.toml"
+    text = QUICKSTART.replace('"calibrated"', '"NA"')
+    half.write_text(text.replace('project = "quickstart"', 'project = "half"'))
+    ch("search", "--config", EXAMPLES / "quickstart.toml")
+    ch("search", "--config", half)
+    before, after = (least_bitops(tmp_path / "out" / name) for name in ("half", "quickstart"))
+    assert after <= before / 2
+
+
+def least_bitops(project):
+    """Return the fewest BitOPs of a design that loses at most one point of accuracy."""
+    folder = project / "software" / "search_ckpts"
+    parent = json.loads((folder / "search.json").read_text())["baseline"]["software_metrics"]
+    front = [trial["value"] for trial in json.loads((folder / "best.json").read_text()).values()]
+    return min(cost for score, cost in front if score >= parent["accuracy"] - 0.01)
+
+
+@pytest.mark.slow
+def test_a_study_of_an_earlier_quickstart_is_not_continued(ch, tmp_path):
+    short = QUICKSTART.replace("max_epochs = 10", "max_epochs = 1")
+    short = short.replace("n_trials = 400", "n_trials = 2")
+    file = tmp_path / "short.toml"
+    other = "\n".join(line for line in short.splitlines() if "calibrated" not in line)
+    other = other.replace("data_in_width = [2, 3", "data_in_width = [3")
+    file.write_text(other.replace('"integer"', '"scale_integer"'))
+    ch("search", "--config", file)
+    file.write_text(short)
+    refused = ch("search", "--config", file, "--resume", check=2).stderr.splitlines()[-1]
+    assert "belongs to a different search" in refused
+    assert refused.endswith("name a new study with --study")

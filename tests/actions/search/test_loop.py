@@ -42,6 +42,7 @@ def serial(tmp_path_factory):
 fate = st.tuples(st.sampled_from(["ends", "ends", "dies", "killed"]), st.integers(0, 7))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

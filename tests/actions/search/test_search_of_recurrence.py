@@ -74,7 +74,7 @@ def test_it_counts_everything_warns_once_and_its_designs_are_built(ch, tmp_path)
     words = ["search", "--config", "s.toml", "--import", "mine.py"]
     done = ch(*words)
     said = done.stdout + done.stderr
-    assert said.count("both (Bilinear) cannot be quantized and stays in float") == 1
+    assert said.count("both (Bilinear) cannot be quantised and stays in float") == 1
     folder = tmp_path / "out" / "p" / "software" / "search_ckpts"
     rows = json.loads((folder / "log.json").read_text()).values()
     found = {row["user_attrs_hardware_metrics"]["average_bitwidth"] for row in rows}

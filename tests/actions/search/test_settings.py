@@ -14,7 +14,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.objectives import Front, Objectives, dominates
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.files import Results
-from chop.actions.search.results.table import front_table, spread
+from chop.actions.search.results.table import front_table, short_names, spread
 from chop.actions.search.samplers.base import STRATEGIES, Strategy
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, unflatten_dict
 from chop.actions.search.spec.settings import settings_of
@@ -106,7 +106,7 @@ def test_every_key_is_refused_where_it_is_wrong(path):
     assert "\n" not in str(caught.value).strip()
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("name", sorted(n for n, cls in STRATEGIES.items() if cls.chooses))
 def test_every_sampler_knows_its_options(name):
     setup = {"sampler": name, "sampler_options": {"colour": 3}}
     with pytest.raises(ConfigError, match="sampler_options has no key 'colour'"):
@@ -269,6 +269,45 @@ def test_a_table_shows_the_metrics_and_what_differs_between_designs(golden):
     golden("front.txt", front_table(trials, designs, ["accuracy", "bitops"], parent) + "\n")
 
 
+def test_a_table_names_the_layers_and_skips_operands_that_they_lack():
+    trials = [outcome(n, 0.5 + n / 8) for n in range(3)]
+    keys = ("data_in_width", "weight_width", "bias_width")
+    names = ("net_blocks_0_fc", "net_blocks_1_fc", "net_relu")
+    designs = {
+        n: {f"{name}/config/{key}": 2 + n * i for i, key in enumerate(keys, 1) for name in names}
+        for n in range(3)
+    }
+    operands = {"net_relu": ("data_in",), "net_blocks_1_fc": ("data_in", "weight")}
+    head, _, *rows, legend = front_table(trials, designs, [], None, operands).splitlines()
+    assert head.split() == ["trial", "accuracy", "blocks_0_fc", "blocks_1_fc", "relu"]
+    assert rows[1].split()[2:] == ["3/4/5", "3/4/–", "3/–/–"]
+    assert legend == "Of each layer: data_in/weight/bias widths"
+    only_relu = {n: {k: v for k, v in d.items() if "_1_" in k} for n, d in designs.items()}
+    legend = front_table(trials, only_relu, [], None, operands).splitlines()[-1]
+    assert legend == "Of each layer: data_in/weight widths"
+
+
+def test_layers_without_room_are_counted():
+    trials = [outcome(n, 0.5) for n in range(2)]
+    designs = {n: {f"block_{i}_conv1/config/width": n for i in range(30)} for n in range(2)}
+    lines = front_table(trials, designs, []).splitlines()
+    shown = lines[0].split()[2:]
+    assert shown[:2] == ["block_0_conv1", "block_1_conv1"]
+    assert lines[-1] == f"Of each layer: width ({30 - len(shown)} more layers do not fit)"
+
+
+def test_names_of_layers_are_as_short_as_they_stay_different():
+    paths = [
+        "net.0",
+        "net.1",
+        "a_very_long_name_of_block_10_proj",
+        "a_very_long_name_of_block_11_proj",
+    ]
+    assert list(short_names(paths).values()) == ["net.0", "net.1", "block_10_proj", "block_11_proj"]
+    (cut,) = short_names(["averyveryverylongword12"]).values()
+    assert cut == "averyve…gword12"
+
+
 @pytest.mark.parametrize("layers", [1, 10, 200])
 @pytest.mark.parametrize("metrics", [1, 6, 40])
 def test_a_table_of_any_search_is_at_most_100_characters_wide(layers, metrics):
@@ -277,13 +316,14 @@ def test_a_table_of_any_search_is_at_most_100_characters_wide(layers, metrics):
     designs = {t.number: {f"fc{i}/config/width": t.number for i in range(layers)} for t in trials}
     for objectives in (["accuracy"], ["accuracy", *list(hardware)[:4]]):
         lines = front_table(trials, designs, objectives).splitlines()
-        assert len(lines) == 8
+        assert lines[8:] == [line for line in lines if line.startswith("Of each layer: width")]
+        assert len(lines) in (8, 9)
         assert max(map(len, lines)) <= 100
         assert lines[0].split()[:2] == ["trial", "accuracy"]
 
 
 def test_the_front_begins_with_the_best_of_the_first_objective(results):
-    rows = [line.split() for line in results.table().splitlines()[2:]]
+    rows = [line.split() for line in results.table().splitlines()[2:4]]
     assert [row[0] for row in rows] == ["2", "0"], "0.7 before 0.333"
 
 

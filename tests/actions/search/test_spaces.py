@@ -99,6 +99,20 @@ def test_a_seed_is_for_the_nodes_that_it_names(graph, by, key, nodes):
         assert varied(space(graph, {key: table}, by)) == nodes
 
 
+@pytest.mark.parametrize("key", ["body.0", "body_0"])
+def test_a_seed_names_a_node_or_its_layer(key):
+    class Deeper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+
+        def forward(self, x):
+            return self.body(x)
+
+    made = graph_of(Deeper(), torch.randn(4, 6))
+    assert varied(space(made, {key: INTEGER, "default": LEAVE})) == {"body_0"}
+
+
 def test_a_key_before_the_default(graph):
     made = space(graph, {"fc1": {"name": [None]}, "default": INTEGER})
     assert "fc1" not in varied(made)
@@ -119,6 +133,20 @@ def test_a_range_is_a_choice_of_numbers(graph):
     made = space(graph, {"fc1": wide})
     found = {made.choices.nth(i)["fc1/config/weight_width"] for i in range(made.choices.size)}
     assert found == {2, 4, 6, 8}
+
+
+def test_rounding_and_overflow_are_choices(graph):
+    options = {"weight_rounding": ["even", "up"], "overflow": ["saturate", "symmetric", "wrap"]}
+    fixed = {key: value[:1] for key, value in INTEGER.items()}
+    made = space(graph, {"fc1": fixed | options})
+    assert made.choices.size == 6
+    configs = [made.config_of(made.choices.nth(i))["fc1"]["config"] for i in range(6)]
+    found = {(config["weight_rounding"], config["overflow"]) for config in configs}
+    assert len(found) == 6
+    with pytest.raises(ValueError, match="weight_rounding must be 'even', 'up' or 'floor'"):
+        space(graph, {"fc1": fixed | {"weight_rounding": ["even", "down"]}})
+    with pytest.raises(ValueError, match="weight_floor = true contradicts weight_rounding"):
+        space(graph, {"fc1": fixed | {"weight_rounding": ["up"], "weight_floor": [True, False]}})
 
 
 @pytest.mark.parametrize(

@@ -343,12 +343,14 @@ def test_metadata_adds_op_shape_and_formats_other_than_float32() -> None:
         "data_in_0": tensor("integer", 8, 4),
         "weight": tensor("integer", 8, 4),
         "bias": tensor("float", 32),
+        "other": tensor("integer", 6, 3) | {"rounding": "up", "overflow": "wrap"},
         "inplace": False,
     }
     common = {"mase_op": "linear", "args": args, "results": {"data_out_0": tensor("float", 16)}}
     text = shown(read(draw_svg(with_metadata(chain(), "_0", common))), "_0")
     assert "linear → 2×8" in text
     assert "integer(8, 4): data_in_0, weight" in text
+    assert "integer(6, 3, up, wrap): other" in text
     assert "float(16): data_out_0" in text
     assert "bias:" not in text
     assert "float(32)" not in text

@@ -199,6 +199,12 @@ class TestWhatItTakes:
         with pytest.raises(TypeError, match=r"not the compiled \w+; give the model before comp"):
             MaseGraph(compiled(nn.Linear(2, 2)))
 
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_a_compiled_layer_is_refused(self):
+        model = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
+        with pytest.raises(TypeError, match="not the compiled layer '1'; give the model before"):
+            MaseGraph(model)
+
     def test_a_lazy_layer_must_have_seen_an_input(self):
         model = nn.Sequential(nn.LazyLinear(3))
         with pytest.raises(ValueError, match=r"'0.weight' of Sequential has no shape yet; call"):

@@ -59,6 +59,17 @@ class TestWhatUsersDoWithTheDictionary:
         stored["precision"] = [6, 2]
         assert weight.format.bits == 6
 
+    def test_options_beyond_the_default_are_keys_of_the_tensor(self, linear):
+        weight = mase(linear).common.args.tensor("weight")
+        weight.format = fmt = from_precision("integer", [4, 2], rounding="up", overflow="wrap")
+        stored = linear.meta["mase"].parameters["common"]["args"]["weight"]
+        assert (stored["rounding"], stored["overflow"]) == ("up", "wrap")
+        assert weight.format == fmt
+        weight.format = from_precision("integer", [4, 2], overflow="symmetric")
+        assert "rounding" not in stored
+        weight.format = from_precision("float", [32])
+        assert "overflow" not in stored
+
     def test_a_tensor_is_a_dict(self, linear):
         args = linear.meta["mase"]["common"]["args"]
         assert all(isinstance(arg, dict) for arg in args.values())
@@ -135,7 +146,8 @@ def test_the_constructor_takes_what_mase_takes():
     meta = MaseMetadata(node=None, model=None)
     assert meta.parameters == {"common": {}, "software": {}, "hardware": {}}
     assert meta.known_types == ["fixed", "float", "NA"]
-    assert meta.known_toolchain == ["INTERNAL", "EXTERNAL", "HLS"]
+    assert meta.known_toolchain[:3] == ["INTERNAL_RTL", "EXTERNAL_RTL", "HLS"]
+    assert {"INTERNAL", "EXTERNAL"} < set(meta.known_toolchain)
     assert meta.known_storage == ["BRAM"]
     assert meta.internal_layers == {nn.Linear: "linear", nn.ReLU: "relu"}
     assert meta.module is None

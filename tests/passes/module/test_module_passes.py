@@ -138,7 +138,7 @@ def test_two_configs_for_one_layer_are_refused(other):
     ("args", "sentence"),
     [
         ({"by": "type", "liner": integer()}, "unknown op .*'liner'; did you mean 'linear'"),
-        ({"by": "type", "max_pool2d": integer()}, "op 'max_pool2d' cannot be quantized"),
+        ({"by": "type", "max_pool2d": integer()}, "op 'max_pool2d' cannot be quantised"),
         ({"by": "name", "postive": integer()}, "unknown layer 'postive'; did you mean 'positive'"),
         ({"by": "regex_name", "pos(": integer()}, r"'pos\(' is not a regular expression"),
         ({"by": "type", "linear": {"config": {"name": "int"}}}, "unknown number format 'int'"),
@@ -212,7 +212,7 @@ def test_modules_with_weights_that_stay_in_float_are_named_with_their_share(capl
     with caplog.at_level(logging.WARNING, "chop"):
         quantize_module_transform_pass(model, {"by": "type", "linear": integer()})
     assert caplog.messages == [
-        "1 (Bilinear), 2 (Scaled) cannot be quantized and stay in float: 63.6 % of the weights"
+        "1 (Bilinear), 2 (Scaled) cannot be quantised and stay in float: 63.6 % of the weights"
     ]
     caplog.clear()
     quantize_module_transform_pass(nn.Sequential(nn.LSTM(2, 2)), {"by": "type", "lstm": integer()})

@@ -98,7 +98,10 @@ def test_each_format_learns_as_alone_beside_others(family, name):
     assert_as_alone(family, models, [family.options()] * 4)
 
 
-REFINEMENTS = [{"floor": True}, {"signed": False}, {"data_out_width": 6, "data_out_frac_width": 3}]
+REFINEMENTS = [
+    *({"floor": True}, {"rounding": "up"}, {"overflow": "symmetric"}, {"overflow": "wrap"}),
+    *({"signed": False}, {"data_out_width": 6, "data_out_frac_width": 3}),
+]
 
 
 @pytest.mark.parametrize("others", REFINEMENTS)

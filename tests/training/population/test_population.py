@@ -16,6 +16,7 @@ from chop.passes.graph import (
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.base import variant
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+from chop.training.optimisers import OPTIMIZERS
 from chop.training.population import Unfit, reason_against, train_population
 
 
@@ -117,6 +118,11 @@ def at_random():
     return nn.Sequential(variant(QuantLinear, FORMATS["binary"])(6, 4, config=config))
 
 
+def with_scales():
+    config = {"name": "affine", "data_in_width": 8, "data_in_scale": 0.1, "weight_width": 8}
+    return nn.Sequential(variant(QuantLinear, FORMATS["affine"])(6, 4, config=config))
+
+
 TWICE, RANDOM = linear(), at_random()
 REFUSED = {
     "no network": ([], "at least one"),
@@ -134,6 +140,7 @@ REFUSED = {
     "a view that changes": ([Viewed()], "relu_ changes in place a value that flatten is a view of"),
     "an own forward": ([halved()], "1 is a Halves"),
     "random rounding": ([RANDOM], "0 rounds data_in stochastically"),
+    "scales of each layer": ([with_scales()], "0 rounds data_in with affine, which populations"),
     "two inputs": ([TwoInputs()], "several inputs"),
     "two outputs": ([TwoOutputs()], "does not return the output of its last layer"),
     "branches": ([nn.Sequential(Branching(), nn.Linear(6, 4))], "cannot trace"),
@@ -168,7 +175,8 @@ def test_a_refusal_says_to_train_one_by_one(family):
         ({"optimizer": "lion"}, "do not support the optimizer lion"),
     ],
 )
-def test_options_that_cannot_be_batched_are_refused(family, changes, reason):
+def test_options_that_cannot_be_batched_are_refused(family, changes, reason, monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS._items, "lion", torch.optim.RMSprop)  # one of the user's
     chosen = family.options(**changes)
     assert reason in reason_against([linear()], chosen)
     with pytest.raises(Unfit, match=reason):

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from chop.actions.search.metrics.base import RUNNERS, Runner, RunnerContext, Trial, check_options
 from chop.devices import parse_accelerator
@@ -71,7 +71,7 @@ class LabRunner:
     def __call__(
         self, data_module: Any, model: MaseGraph | nn.Module, sampled_config: dict[str, Any]
     ) -> dict[str, float]:
-        graph = model if isinstance(model, MaseGraph) else MaseGraph(model)
+        graph = model if isinstance(model, MaseGraph) else self._captured(data_module, model)
         graph.model.to(self.device)
         if self._runner is None or self._runner.context.data_module is not data_module:
             self._runner = self._cls(self._context(data_module, graph), **self._options)
@@ -81,10 +81,17 @@ class LabRunner:
         self._calls += 1
         return dict(self._runner(trial))
 
+    def _captured(self, data_module: Any, model: nn.Module) -> MaseGraph:
+        """Return the graph of a model, by way of a batch if torch.fx alone cannot read it."""
+        if isinstance(model, fx.GraphModule):
+            return MaseGraph(model)
+        _set_up(data_module)
+        facts = (self.model_info, data_module, self.task, self.device)
+        inputs = get_dummy_input(*facts, model=model.to(self.device))
+        return MaseGraph(model, dummy_in=inputs)
+
     def _context(self, data_module: Any, graph: MaseGraph) -> RunnerContext:
-        if data_module.train_dataset is None:
-            data_module.prepare_data()
-            data_module.setup()
+        _set_up(data_module)
         parent, info = self._with_metadata(graph.clone(), data_module), self.dataset_info
         return RunnerContext(parent, self.model_info, self.task, data_module, info, self.device)
 
@@ -97,6 +104,12 @@ class LabRunner:
         init_metadata_analysis_pass(graph)
         add_common_metadata_analysis_pass(graph, {"dummy_in": inputs, "add_value": False})
         return graph
+
+
+def _set_up(data_module: Any) -> None:
+    if data_module.train_dataset is None:
+        data_module.prepare_data()
+        data_module.setup()
 
 
 def _getter(side: str, runners: Mapping[str, Any]) -> Callable[..., LabRunner]:

@@ -23,6 +23,7 @@ from chop.actions.search.spec.study_spec import build_spec
 from chop.actions.search.store.location import StudyLocation
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes import Pipeline
+from chop.registry import not_defined
 
 __all__ = [
     "DEFAULT_QUANTIZATION_CONFIG",
@@ -129,7 +130,7 @@ class SearchStrategyBase:
 
     def search(self, search_space: SearchSpaceBase) -> Any:
         """Search the space."""
-        raise NotImplementedError
+        raise not_defined(self, "search", "search strategy")
 
 
 class SearchStrategyOptuna(SearchStrategyBase):

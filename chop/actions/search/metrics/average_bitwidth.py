@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.costs import costs_of
@@ -20,6 +21,8 @@ class AverageBitwidth(Runner):
     biases, norms and buffers: the labs' definition, which also holds if `compare_to` is given.
     """
 
+    earlier: ClassVar[Mapping[str, str]] = {"count": "weights"}
+
     def __init__(
         self,
         context: RunnerContext,
@@ -29,7 +32,11 @@ class AverageBitwidth(Runner):
     ) -> None:
         super().__init__(context)
         self._compare_to = 32 if compare_to is None else compare_to
-        self._count = count or ("all" if compare_to is None else "weights")
+        self._count = count or self.dependent_defaults({"compare_to": compare_to})["count"]
+
+    @classmethod
+    def dependent_defaults(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {"count": "all" if options.get("compare_to") is None else "weights"}
 
     def __call__(self, trial: Trial) -> Metrics:
         numbers = costs_of(trial)

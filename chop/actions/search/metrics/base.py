@@ -14,7 +14,7 @@ from chop.options import Option, Options, options_of, options_of_class
 from chop.options import PositiveFloat as PositiveFloat
 from chop.options import PositiveInt as PositiveInt
 from chop.options import Share as Share
-from chop.registry import Registry
+from chop.registry import Registry, not_defined
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +74,7 @@ class Trial:
     # a runner that trains reports its metrics after each epoch; raises `Stopped` to end the trial
     report: Callable[[int, Metrics], None] = field(default=lambda step, metrics: None, repr=False)
     found: dict[str, float] = field(default_factory=dict)  # metrics of earlier runners
+    trained: bool = False  # whether a runner has trained it
     # the objectives of the trial with these metrics, None while a metric is missing
     costs: Callable[[Metrics], tuple[float, ...] | None] = field(
         default=lambda metrics: None, repr=False
@@ -98,6 +99,10 @@ class Runner:
     metrics: Mapping[str, Direction] = {}
     trains: ClassVar[bool] = False  # whether it changes the weights of the candidate
     needs_graph: ClassVar[bool] = False  # whether it cannot measure a model without a graph
+    # whether its metrics depend on the values of weights, and are measured again after training
+    reads_weights: ClassVar[bool] = False
+    # what options meant in earlier versions, which did not store them with a study
+    earlier: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
@@ -112,11 +117,16 @@ class Runner:
         return tuple(self.metrics)
 
     def __call__(self, trial: Trial) -> Metrics:
-        raise NotImplementedError
+        raise not_defined(self, "__call__", "runner")
 
     def parent_metrics(self, trial: Trial) -> Metrics:
         """Return the metrics of the parent as it is, which a runner must not train."""
         return {} if self.trains else self(trial)
+
+    @classmethod
+    def dependent_defaults(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults of options that depend on others, for a study to store."""
+        return {}
 
     def samples_by_metric(self) -> dict[str, int]:
         """Return the number of samples for each metric that is a share of correct samples."""
@@ -154,7 +164,7 @@ class PopulationRunner(Runner):
 
     def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
         """Return the result of each trial by number; missing trials have to be run alone."""
-        raise NotImplementedError
+        raise not_defined(self, "together", "population runner")
 
 
 RUNNERS: Registry[type[Runner]] = Registry(

@@ -21,6 +21,7 @@ from chop.dataset.matching import ForwardSignature
 from chop.dataset.nested import Inputs, copied, map_tensors, tensors_of
 from chop.ir.ops import identify, ops_with
 from chop.options import PositiveInt
+from chop.registry import not_defined
 from chop.training.outputs import prediction_of
 from chop.training.tasks import task_named
 
@@ -52,7 +53,7 @@ class Proxy(Runner):
             return {self.name: float(self.score(trial, *self._batch))}
 
     def score(self, trial: Trial, x: Inputs, y: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise not_defined(self, "score", "zero-cost proxy")
 
 
 def _weight_gradients(

@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +52,13 @@ class Results:
         objectives: Objectives,
         config_of: Any,
         layers: Callable[[dict[str, Any]], Facts] = layers_of,
+        operands: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self._layers_of, self._layers = layers, dict[int, Facts]()
         self.store, self.objectives = store, objectives
         self.designs: Mapping[int, Chosen] = store.designs
         self.outcomes = store.outcomes
-        self._config_of = config_of
+        self._config_of, self._operands = config_of, operands
         self._configs: dict[int, dict[str, Any]] = {}
 
     def config(self, number: int) -> dict[str, Any]:
@@ -91,6 +92,13 @@ class Results:
         best = self.best
         good = self._as_good(best)
         return [*self._by_distance(good), *self._by_distance([o for o in best if o not in good])]
+
+    def numbers(self, designs: str | int) -> list[int]:
+        """Return the trials of "front", of "best", or so many of `ranked`."""
+        ranked = [out.number for out in self.ranked]
+        if designs == "front":
+            return sorted(ranked)
+        return ranked[: 1 if designs == "best" else int(designs)]
 
     def _by_distance(self, best: list[Outcome]) -> list[Outcome]:
         if not best:
@@ -138,7 +146,8 @@ class Results:
         objectives = [objective.name for objective in self.objectives.members]
         tables = () if baseline is None else baseline.values()
         parent = {name: value for table in tables for name, value in table.items()}
-        return front_table(spread(by_first, most), self.designs, objectives, parent or None)
+        shown = spread(by_first, most)
+        return front_table(shown, self.designs, objectives, parent or None, self._operands)
 
     # --- files
 

@@ -41,7 +41,7 @@ def retrain(
     worker: Worker, how: Retrain, results: Results, folder: Path, *, bar: bool
 ) -> dict[str, Scores]:
     """Train the chosen designs, each in its own folder, and return the scores of all of them."""
-    parent, numbers = worker.spec.parent, _chosen(how, results)
+    parent, numbers = worker.spec.parent, results.numbers(how.designs)
     owner = identity(parent.graph.model, parent.data_module, parent.seed)
     designs = [_Design(worker, how, results, n, folder, owner, bar=bar) for n in numbers]
     begun = [design for design in designs if design.is_begun]
@@ -58,13 +58,6 @@ def retrain(
             f"learning_rate in search.retrain, remove {folder}, and continue with --resume"
         )
     return {key: scores[key] for key in ("baseline", *map(str, numbers)) if key in scores}
-
-
-def _chosen(how: Retrain, results: Results) -> list[int]:
-    ranked = [out.number for out in results.ranked]
-    if how.designs == "front":
-        return sorted(ranked)
-    return ranked[: 1 if how.designs == "best" else int(how.designs)]
 
 
 def _baseline(parent: Parent, folder: Path, owner: str) -> Scores:

@@ -88,7 +88,7 @@ class Worker:
         seed = self._seeded(measurement.number)
         config = self.space.config_of(chosen)
         candidate = make(config)
-        if not self.spec.parent.trained:
+        if not self.spec.parent.trained and self.spec.settings.gradient is None:
             candidate = dataclasses.replace(candidate, fresh=("the whole network",))
         return measurement.monitor.trial_of(measurement.number, config, seed, candidate)
 
@@ -168,7 +168,19 @@ class Measurement:
             raise metrics
         self.metrics[runner.side] |= metrics
         self.trial.found.update(metrics)
-        self.trial.fresh = () if runner.trains else self.trial.fresh
+        if runner.trains:
+            self.trial.fresh, self.trial.trained = (), True
+            self._measure_again(runner)
+
+    def _measure_again(self, trainer: Runner) -> None:
+        """Measure what depends on the weights again, once these are trained.
+
+        Before training, too, it is needed: to stop candidates early.
+        """
+        runners = self.worker.runners
+        for runner in runners[: runners.index(trainer)]:
+            if getattr(runner, "reads_weights", False):
+                self.add(runner, runner(self.trial))
 
     def evaluate_objectives(self) -> None:
         objectives, metrics = self.worker.objectives, self.trial.found

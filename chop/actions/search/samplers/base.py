@@ -10,7 +10,7 @@ import numpy as np
 
 from chop.actions.search.space.choices import Choices
 from chop.options import options_of_class
-from chop.registry import Registry
+from chop.registry import Registry, not_defined
 
 Chosen = dict[str, Any]
 
@@ -25,6 +25,8 @@ class SamplerContext:
     seed: int
     constrained: bool = False
     uniform: tuple[Chosen, ...] = ()  # designs that built-in strategies ask for first
+    # returns the designs of a space that makes them itself; None for spaces with choices
+    listed: Callable[[], Sequence[Chosen]] | None = None
 
     def seed_of(self, number: int) -> int:
         """Return the seed of a trial, the same in every process and after every resume."""
@@ -39,6 +41,7 @@ class Strategy:
     """
 
     looks_back: ClassVar[bool] = True  # whether designs depend on earlier outcomes
+    chooses: ClassVar[bool] = True  # whether it chooses among the designs of any space
 
     def __init__(self, context: SamplerContext) -> None:
         self.context = context
@@ -56,7 +59,7 @@ class Strategy:
 
     def ask(self, number: int) -> Chosen | None:
         """Return the design of trial `number`; None if all designs were tried."""
-        raise NotImplementedError
+        raise not_defined(self, "ask", "sampler")
 
     def tell(
         self, number: int, values: Sequence[float] | None, violations: Sequence[float] = ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.space.base import Candidate
 from chop.actions.search.space.choices import Choices, OneOf, Parameter
+from chop.registry import not_defined
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,15 +38,15 @@ class SearchSpaceBase:
 
     def build_search_space(self) -> None:
         """Fill `choices_flattened` and `choice_lengths_flattened`."""
-        raise NotImplementedError
+        raise not_defined(self, "build_search_space", "search space")
 
     def flattened_indexes_to_config(self, indexes: Mapping[str, int]) -> dict[str, Any]:
         """Return the design for an index into each list."""
-        raise NotImplementedError
+        raise not_defined(self, "flattened_indexes_to_config", "search space")
 
     def rebuild_model(self, sampled_config: dict[str, Any], is_eval_mode: bool = True) -> Any:
         """Return the network of a design, made from the original model."""
-        raise NotImplementedError
+        raise not_defined(self, "rebuild_model", "search space")
 
 
 class HookSpace:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.passes.base import GraphPass
+    from chop.passes.graph.transforms.quantize.resolve import Resolver
 
 Config = dict[str, Any]
 UNCHANGED = {"name": None}
@@ -59,7 +60,10 @@ class NodePassSpace(PassSpace):
     def __init__(
         self, graph: MaseGraph, run: GraphPass, by: str, seed: Mapping[str, Any], where: str
     ) -> None:
-        self.run = run
+        self.run, self._graph = run, graph
+        self._tables: OrderedDict[Any, Config] = OrderedDict()
+        self._numbers: OrderedDict[Any, Config] = OrderedDict()
+        self._resolver: Resolver | None = None
         nodes = list(_eligible(graph, run.name, by, seed))
         self.nodes = [node.name for node in nodes]
         tables = seed_of_nodes(graph.fx_graph, nodes, by, seed, where)
@@ -77,7 +81,8 @@ class NodePassSpace(PassSpace):
                 refuse_choices(parameters, check, table.where, parameters[0])
                 checked.add(kind)
             self.parameters += parameters
-        self._tables: OrderedDict[Any, Config] = OrderedDict()
+        if run.name == "quantize":
+            self._calibrate_choices()
 
     def _check(
         self, graph: MaseGraph, node: fx.Node, keys: list[Parameter], chosen: Mapping[str, Any]
@@ -94,7 +99,8 @@ class NodePassSpace(PassSpace):
         elif self.run.name != "quantize":
             self.run.check(table)
         elif name is not None and not is_variant(name):
-            quantized_form(graph, node, node_config(node.name, {"config": config}))
+            checked = node_config(node.name, {"config": config})
+            quantized_form(graph, node, self._resolved(node.name, checked))
 
     def config(self, chosen: Mapping[str, Any]) -> Config:
         """Return the tables of all nodes that can be changed, also of those that are not."""
@@ -102,7 +108,38 @@ class NodePassSpace(PassSpace):
         for key, value in chosen.items():
             node, _, name = key.partition("/config/")
             configs.setdefault(node, {})[name] = value
-        return {node: self._table(configs.get(self.first[node], UNCHANGED)) for node in self.nodes}
+        numbers = {node: self._resolved(node, config) for node, config in configs.items()}
+        return {node: self._table(numbers.get(self.first[node], UNCHANGED)) for node in self.nodes}
+
+    def _resolved(self, node: str, config: Config) -> Config:
+        """Return the config of a node with numbers for what it leaves to calibration."""
+        from chop.passes.graph.transforms.quantize.marks import is_calibrated
+
+        if not is_calibrated(config):
+            return config
+        key = (node, frozen(config))
+        if key not in self._numbers:
+            self._numbers[key] = self._calibrated(node, config)
+            if len(self._numbers) > MAX_TABLES:
+                self._numbers.popitem(last=False)
+        return self._numbers[key]
+
+    def _calibrated(self, node: str, config: Config) -> Config:
+        from chop.passes.graph.transforms.quantize.resolve import Resolver
+
+        if self._resolver is None:
+            self._resolver = Resolver(self._graph)
+            self._by_name = {n.name: n for n in self._graph.nodes}
+        return self._resolver.config(self._by_name[node], config)
+
+    def _calibrate_choices(self) -> None:
+        """Choose the numbers of all widths that are offered, for this process and for workers."""
+        nodes: dict[str, list[Parameter]] = {}
+        for parameter in self.parameters:
+            nodes.setdefault(parameter.key.partition("/config/")[0], []).append(parameter)
+        for node, parameters in nodes.items():
+            for config in _calibrated_choices(parameters):
+                self._resolved(node, config)
 
     def _table(self, config: Mapping[str, Any]) -> Config:
         """Return the table of one node; equal ones are the same object, which is read-only."""
@@ -161,6 +198,21 @@ def _leaves(seed: Mapping[str, Any], path: str, where: str) -> Iterator[Paramete
             yield Parameter(inner, choice_of(value, f"{where}.{key}"))
 
 
+def _calibrated_choices(parameters: list[Parameter]) -> Iterator[Config]:
+    """Yield configs of a node with each width that is offered for a calibrated operand."""
+    from chop.passes.graph.transforms.quantize.marks import CALIBRATED, FRACTION
+
+    head = parameters[0]
+    for name in some_values(head):
+        own = [p for p in parameters if p.exists({head.key: name})]
+        values = {p.key.rpartition("/")[2]: some_values(p) for p in own}
+        usual = {key: offered[0] for key, offered in values.items()} | {"name": name}
+        for key in [k for k, offered in values.items() if CALIBRATED in offered]:
+            width = f"{key.removesuffix(FRACTION)}width"
+            for bits in values.get(width, ()):
+                yield usual | {key: CALIBRATED, width: bits}
+
+
 def pass_space(
     graph: MaseGraph,
     name: str,
@@ -175,6 +227,8 @@ def pass_space(
     run = PASSES[name]
     if run.kind != "transform":
         raise ValueError(f"{where}: {name} is an {run.kind} pass; a search varies a transform")
+    if run.writes_files:
+        raise ValueError(f"{where}: {name} writes files; a search varies a pass that does not")
     _warn_of_left_out(graph, name)
     if run.open_ended and "by" in run.options:
         for key in fixed:
@@ -197,15 +251,16 @@ def _warn_of_left_out(graph: MaseGraph, name: str) -> None:
 
 def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:
     from chop.passes.graph.transforms.quantize.quantize import why_not_quantized
+    from chop.passes.select import spellings
 
-    for node in graph.nodes:
+    for node, names in spellings(graph.nodes).items():
         if node.op not in ("call_module", "call_function", "call_method"):
             continue
         why = why_not_quantized(node) if name == "quantize" else None
         if why is None:
             yield node
-        elif by == "name" and node.name in seed:
-            raise ValueError(f"search.search_space.seed.{node.name}: the node {why}")
+        elif by == "name" and (key := next((name for name in names if name in seed), None)):
+            raise ValueError(f"search.search_space.seed.{key}: the node {why}")
 
 
 def _first_calls(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, str]:

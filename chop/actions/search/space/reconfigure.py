@@ -137,6 +137,9 @@ class ReconfigurableGraph:
         with torch.no_grad():
             for tensor, original in self._pairs:
                 tensor.copy_(original)
+        for slot in self._slots.values():
+            if isinstance(form := slot.forms.get(slot.current), Quantized):
+                form.reset_tensors()  # which may have been trained too
         self._versions = self._version()
 
     def noted(self) -> MaseGraph:

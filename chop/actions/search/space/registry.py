@@ -56,7 +56,8 @@ def check_name(name: str) -> None:
     from chop.passes.base import PASSES
 
     if name not in SPACES and name.removeprefix("graph/") not in PASSES:
-        known = [*SPACES, *(f"graph/{p.name}" for p in PASSES.values() if p.kind == "transform")]
+        varied = [p for p in PASSES.values() if p.kind == "transform" and not p.writes_files]
+        known = [*SPACES, *(f"graph/{p.name}" for p in varied)]
         raise UnknownName("search space", name, known, SPACES.advice)
 
 
@@ -148,7 +149,7 @@ def _space(
         name,
         parent.graph,
         passes,
-        extra=lambda run: _generated(run, parent),
+        extra=lambda run: generated_options(run, parent),
         fixed={run: options for run, options in fixed.items() if options},
         batches=functools.cache(lambda: _batches(parent)),
     )
@@ -170,7 +171,7 @@ def _generator(parent: Parent, max_batches: int | None = None) -> InputGenerator
     return InputGenerator(*facts, model=parent.graph.model)
 
 
-def _generated(run: str, parent: Parent) -> dict[str, Any]:
+def generated_options(run: str, parent: Parent) -> dict[str, Any]:
     """Return options of a pass that no file can hold: batches of the training data."""
     from chop.passes.base import PASSES
 

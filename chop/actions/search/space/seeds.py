@@ -54,17 +54,19 @@ def seed_of_nodes(
     """
     from chop.ir.graph.mase_metadata import mase
     from chop.ir.ops import OPS
+    from chop.passes.select import spellings
 
     if by not in BY:
         raise ValueError(f"search.search_space.setup.by must be one of {', '.join(BY)}, not {by!r}")
     tables = {key: table_of(value, f"{where}.{key}") for key, value in seed.items()}
     default = tables.pop("default", None)
     nodes = list(nodes)
-    keys = {n: [mase(n).common.mase_op if by == "type" else n.name] for n in nodes}
+    spelt = spellings(graph.nodes)
+    keys = {n: [mase(n).common.mase_op] if by == "type" else spelt[n] for n in nodes}
     if by == "regex_name":
         keys = {n: [k for k in tables if _matches(k, n.name, where)] for n in nodes}
     matched, names = {key for each in keys.values() for key in each}, [n.name for n in nodes]
-    all_names = {node.name for node in graph.nodes}
+    all_names = {name for each in spelt.values() for name in each}
     for key in (key for key in tables if key not in matched):
         if key not in OPS and key not in all_names and by == "type":
             raise UnknownName(f"op in {where}", key, ["default", *sorted(OPS)])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chop.actions.search.space.choices import Choice, Choices, OneOf, Parameter, Range
+from chop.passes.graph.transforms.quantize.marks import CALIBRATED, without_marks
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 
 Design = dict[str, Any]
@@ -14,7 +15,7 @@ Design = dict[str, Any]
 FLOAT_BITS = 32.0
 OPERANDS = ("data_in", "weight")
 NAME, FRACTION, MULTIPLIER = "name", "frac_width", "channel_multiplier"
-FOLLOWS = "input_only"  # a layer whose width follows that of the layer before it
+FOLLOWS = "input_only"  # for a layer that takes its width from the layer before it
 SMALLER_IS_WIDER = ("sparsity",)
 # numbers that make a network neither wider nor narrower: their first choice is taken
 NOT_WIDTHS = ("exponent_bias", "threshold", "scaling_factor", "alpha", "dropout", "dim", "seed")
@@ -90,7 +91,9 @@ def _extreme(values: Sequence[Any], largest: bool, key: Any) -> Any:
 
 
 def _fraction(choice: Choice, width: Parameter | None, widest: bool) -> Any:
-    """Return the number of fraction bits: "NA" if offered, or else the one nearest to half."""
+    """Return the fraction bits: calibrated or "NA" if offered, or else the one nearest to half."""
+    if isinstance(choice, OneOf) and CALIBRATED in choice.values:
+        return CALIBRATED
     if isinstance(choice, OneOf) and (None in choice.values or not _numbers(choice)):
         return None if None in choice.values else choice.nth(0)
     if width is None:
@@ -124,7 +127,7 @@ def _bits(name: Any, keys: Mapping[str, Parameter], widest: bool) -> float:
     bits = []
     for operand in OPERANDS:
         try:
-            bits.append(float(from_config({**config, NAME: name}, operand).bits))
+            bits.append(float(from_config(without_marks({**config, NAME: name}), operand).bits))
         except (ValueError, TypeError, KeyError):  # no such operand, or keys of several formats
             continue
     return sum(bits) / len(bits) if bits else FLOAT_BITS

@@ -92,6 +92,8 @@ class LayerPassSpace(NodePassSpace):
         self.first = {name: first.setdefault(id(m), name) for name, m in layers.items()}
         self.parameters = []
         self._tables: OrderedDict[Any, Config] = OrderedDict()
+        self._numbers: OrderedDict[Any, Config] = OrderedDict()
+        self._layers = layers
         nodes: list[Any] = [_described(name, layer) for name, layer in layers.items()]
         graph: Any = SimpleNamespace(nodes=nodes)
         checked = set()
@@ -111,6 +113,7 @@ class LayerPassSpace(NodePassSpace):
     ) -> None:
         """Raise what the pass would raise for the table of a layer."""
         from chop.passes.graph.transforms.quantize.quantize import node_config, quantized_layer
+        from chop.passes.graph.transforms.quantize.resolve import layer_config
 
         config = {p.key.rpartition("/")[2]: chosen[p.key] for p in keys if p.exists(chosen)}
         if config.get("name") in WIDENINGS:
@@ -118,9 +121,15 @@ class LayerPassSpace(NodePassSpace):
         if config.get("name") is None:
             return
         try:
-            quantized_layer(layer, node_config(name, {"config": config}))
+            checked = node_config(name, {"config": config})
+            quantized_layer(layer, layer_config(name, layer, checked))
         except (TypeError, KeyError) as error:
             raise ValueError(str(error)) from error
+
+    def _calibrated(self, node: str, config: Config) -> Config:
+        from chop.passes.graph.transforms.quantize.resolve import layer_config
+
+        return layer_config(node, self._layers[node], config)
 
 
 def _described(name: str, layer: nn.Module) -> _Layer:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.project import Project
 from chop.actions.search.space.base import Parent
+from chop.actions.search.space.learned_names import LEARNED
 from chop.actions.search.space.untraced import UntracedModel
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 
@@ -125,6 +126,7 @@ def parent_checkpoint(
     untrained = [name for name in NEED_TRAINING if name in runners]
     tolerant = any((runners[name] or {}).get("allow_untrained") for name in untrained)
     trains = any(name.endswith("_train") for name in runners) or _widens(dict(config.search))
+    trains = trains or config.search["search_space"].get("name") == LEARNED
     if untrained and not tolerant and not trains:
         raise ConfigError(
             f"the model has random weights, so its {untrained[0]} is meaningless; "

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Predicate
 from pydantic import BaseModel, ConfigDict, InstanceOf
@@ -15,12 +15,16 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import RUNNERS, Direction, Runner, Side, check_options
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
+from chop.actions.search.space.learned_names import LEARNED, MOST_DESIGNS
 from chop.actions.search.space.untraced import is_module_style
+from chop.hardware.estimate import CLOCK_PERIOD
+from chop.hardware.synth_options import SynthOptions, Target
 from chop.options import (
     NonNegativeFloat,
     NonNegativeInt,
     Option,
     Options,
+    PositiveFloat,
     PositiveInt,
     Says,
     WrongOptions,
@@ -28,11 +32,15 @@ from chop.options import (
     options_of,
 )
 from chop.registry import IF_YOURS, UnknownName
+from chop.training.learned.options import FrontOptions, front_options
 from chop.training.options import RETRAIN, TrainOptions, table_options
 
-TABLES = ("search_space", "strategy", "train_parent", "retrain")
-SPACE_KEYS = ("name", "style", "setup", "seed", "passes", "options")
-STRATEGY_KEYS = ("name", "setup", "metrics", "constraints", "early_stopping", "eval_mode")
+TABLES = ("search_space", "strategy", "train_parent", "retrain", "synthesize", "emit")
+SPACE_KEYS = ("name", "style", "setup", "seed", "passes", "options", "calibrate")
+STRATEGY_KEYS = (
+    *("name", "setup", "metrics", "constraints", "early_stopping", "eval_mode"),
+    "gradient",
+)
 SIDES: dict[str, Side] = {"sw_runner": "software", "hw_runner": "hardware"}
 # keys of older files that have no effect: every trial is saved, and one process runs a study
 IGNORED = ("model_parallel", "runner_style", "save_every_n_trials", "heartbeat")
@@ -56,13 +64,44 @@ class EarlyStopping(_Table):
     warmup: Annotated[PositiveInt, Says("must be a positive whole number")] = 1
 
 
+Designs = Annotated[
+    Literal["front", "best"] | PositiveInt, Says("must be 'front', 'best' or a number")
+]
+
+
 class Retrain(_Table):
     """`[search.retrain]`: the designs that are trained after the search, and how."""
 
-    designs: Annotated[
-        Literal["front", "best"] | PositiveInt, Says("must be 'front', 'best' or a number")
-    ]
+    designs: Designs
     training: InstanceOf[TrainOptions]
+
+
+class Synthesize(_Table):
+    """`[search.synthesize]`: the designs whose circuits are synthesised after the search."""
+
+    designs: Designs = "front"
+    target: Target = "xilinx"
+    clock_period: PositiveFloat = CLOCK_PERIOD  # ns; that of the other table if only it has one
+    timeout: PositiveFloat = SynthOptions.timeout  # seconds for each design
+
+
+class Emit(_Table):
+    """`[search.emit]`: the designs whose circuits are written, and simulated on validation data."""
+
+    designs: Designs = "best"
+    clock_period: PositiveFloat = CLOCK_PERIOD  # ns; that of the other table if only it has one
+    simulate: bool = True
+    num_samples: PositiveInt = 1000
+
+
+CircuitsT = TypeVar("CircuitsT", Synthesize, Emit)
+
+
+class GradientTable(_Table):
+    """`[search.strategy.gradient]`: how the front is trained, and from which teacher it learns."""
+
+    front: InstanceOf[FrontOptions]
+    teacher: str | None = None  # a saved graph; by default the parent
 
 
 class Goal(_Table):
@@ -105,6 +144,9 @@ class Settings(Setup):
     strategy: MakeStrategy
     early_stopping: EarlyStopping | None = None
     retrain: Retrain | None = None
+    synthesize: Synthesize | None = None
+    emit: Emit | None = None
+    gradient: GradientTable | None = None
 
     @property
     def trains(self) -> bool:
@@ -148,9 +190,14 @@ def settings_of(
     options = attempt(_sampler_options, chosen, setup.sampler_options)
     stopping = attempt(_early_stopping, strategy, objectives, runners)
     retrain = attempt(_retrain, search.get("retrain"))
+    gradient = attempt(_gradient, search, setup, runners) if not problems else None
+    synthesize, emit = (attempt(_circuits, search, kind) for kind in (Synthesize, Emit))
     if problems or objectives is None:
         raise ConfigError(*problems)
     values = {**vars(setup), "sampler": setup.sampler.lower(), "sampler_options": options}
+    if gradient is not None:  # every design is a trial, unless a number is given
+        limited = "n_trials" in setup.model_fields_set
+        values |= {"uniform_first": False} | ({} if limited else {"n_trials": MOST_DESIGNS})
     return Settings(
         **values,
         space=space,
@@ -159,6 +206,9 @@ def settings_of(
         strategy=chosen,
         early_stopping=stopping,
         retrain=retrain,
+        synthesize=_with_clock_of(synthesize, emit),
+        emit=_with_clock_of(emit, synthesize),
+        gradient=gradient,
     )
 
 
@@ -295,6 +345,55 @@ def _retrain(table: Any) -> Retrain | None:
     values = {name: option.default for name, option in known.items()}
     values |= Options("search.retrain", known, "key", finite=True).check(table)
     return Retrain(designs=values.pop("designs"), training=TrainOptions(**values))
+
+
+def _circuits(search: Mapping[str, Any], kind: type[Synthesize | Emit]) -> Any:
+    """Return the table of a kind, None if there is none."""
+    key = kind.__name__.lower()
+    if search.get(key) is None:
+        return None
+    return kind(**Options(f"search.{key}", options_of(kind), "key", finite=True).check(search[key]))
+
+
+def _with_clock_of(table: CircuitsT | None, other: Synthesize | Emit | None) -> CircuitsT | None:
+    """Return a table with the clock period of the other one if it has none of its own."""
+    if table is None or other is None or "clock_period" in table.model_fields_set:
+        return table
+    return table.model_copy(update={"clock_period": other.clock_period})
+
+
+def _gradient(search: Mapping[str, Any], setup: Setup, runners: list[Any]) -> GradientTable | None:
+    """Return the checked table of the strategy `gradient`, None for other strategies."""
+    where, strategy = "search.strategy.gradient", dict(search.get("strategy") or {})
+    table = strategy.get("gradient")
+    space = (search.get("search_space") or {}).get("name")
+    if setup.sampler.lower() != "gradient":
+        if space == LEARNED:
+            raise ValueError(
+                f'the space {LEARNED} is trained as a whole; set name = "gradient" in '
+                f"search.strategy"
+            )
+        if table is not None:
+            raise ValueError(f'{where} is for name = "gradient"; set it, or omit the table')
+        return None
+    if space != LEARNED:
+        raise ValueError(f'gradient needs search.search_space.name = "{LEARNED}", not {space!r}')
+    for key, fix in {
+        "retrain": f"set retrain = 1000 in [{where}], which trains designs with their widths",
+        "early_stopping": "omit it: a front is trained as a whole",
+    }.items():
+        if (search if key == "retrain" else strategy).get(key):
+            raise ValueError(f"search.{key} has no use with gradient; {fix}")
+    training = [cls.name for cls, _ in runners if cls.trains]
+    if training:
+        raise ValueError(
+            f"{training[0]} trains designs, which gradient has trained; use basic_evaluation"
+        )
+    known = {k: o for k, o in front_options().items() if k != "seed"}
+    known["teacher"] = Option("teacher", str | None, None)
+    checked = Options(where, known, "key", finite=True).check({} if table is None else table)
+    teacher = checked.pop("teacher", None)
+    return GradientTable(front=FrontOptions.of(where, checked), teacher=teacher)
 
 
 def _early_stopping(

@@ -23,13 +23,21 @@ from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
 from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
 from chop.actions.search.space.base import Parent, Space
+from chop.actions.search.space.calibration import calibrated_parent
+from chop.actions.search.space.learned import LearnedSpace
+from chop.actions.search.space.learned_names import designs_beside
 from chop.actions.search.space.registry import space_of
 from chop.actions.search.space.uniform import uniform_designs
 from chop.actions.search.space.untraced import UntracedModel
 from chop.actions.search.spec.settings import Settings, settings_of
 from chop.checkpoints import load_graph
+from chop.dataset.nested import on_device
 from chop.devices import parse_accelerator
+from chop.hardware.synthesis.programs import find_yosys
+from chop.hardware.tools import need_package
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.saving import is_saved_graph
+from chop.passes.graph.transforms.quantize.output_error import INPUTS
 from chop.registry import UnknownName
 from chop.training.devices import fixed_threads
 from chop.user_code import import_user_file
@@ -80,7 +88,8 @@ class StudySpec:
         facts = (objectives.directions, settings.n_trials, self.parent.seed)
         choices = self.space.choices
         uniform = uniform_designs(choices) if settings.uniform_first else ()
-        return SamplerContext(choices, *facts, bool(objectives.constraints), uniform)
+        listed = self.space.listed if isinstance(self.space, LearnedSpace) else None
+        return SamplerContext(choices, *facts, bool(objectives.constraints), uniform, listed)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -97,7 +106,8 @@ class StudySpec:
         files = [str(file) for file in self.imports]
         bare = dataclasses.replace(self.parent, accelerator=accelerator, graph=None)  # type: ignore[arg-type]
         try:
-            inner = pickle.dumps((bare, self.tables, self.given_space, folder))
+            kept = self.parent.graph.meta.get(INPUTS)
+            inner = pickle.dumps((bare, self.tables, self.given_space, folder, kept))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"this data set cannot be sent to other processes ({error}); define its classes "
@@ -113,8 +123,10 @@ def unpacked(packed: bytes) -> StudySpec:
     files, is_traced, content, inner = pickle.loads(packed)
     for file in files:
         import_user_file(Path(file))
-    parent, tables, space, folder = pickle.loads(inner)
+    parent, tables, space, folder, kept = pickle.loads(inner)
     graph = _graph_from(content, parent.accelerator, is_traced=is_traced)
+    if kept is not None:
+        graph.meta[INPUTS] = on_device(kept, parse_accelerator(parent.accelerator))
     parent = dataclasses.replace(parent, graph=graph)
     settings = settings_of(tables, own=_no_strategy)
     return build_spec(parent, tables, settings, folder=folder, given_space=space)
@@ -140,9 +152,14 @@ def build_spec(
 
     Runners write their checkpoints to `folder`; messages begin with `where`.
     """
+    if given_space is None:
+        with fixed_threads(settings.threads), config_errors(where):
+            parent = calibrated_parent(settings.space, parent)
     context = _runner_context(parent, folder)
     with fixed_threads(settings.threads), config_errors(where):
         space = given_space or space_of(settings.space, parent)
+        if isinstance(space, LearnedSpace):
+            space.folder = designs_beside(folder) if folder is not None else None
         runners = [cls(context, **options) for cls, options in settings.runners]
         _refuse_without_graph(parent, runners)
         if any(runner.trains for runner in runners):
@@ -157,6 +174,8 @@ def build_spec(
         _check_measured(spec)
         if settings.retrain is not None:
             check_retrain_splits(parent.data_module)
+        _check_circuits(parent, settings)
+        _check_gradient(parent, settings)
     groups = math.ceil(settings.in_flight / spec.group_size)  # designs are asked for by the group
     settings = settings.model_copy(update={"in_flight": groups * spec.group_size})
     return dataclasses.replace(spec, settings=settings)
@@ -191,6 +210,41 @@ def _check_measured(spec: StudySpec) -> None:
                 f"search.strategy: {name} is not a metric of the task {task.name}; use "
                 f"{', '.join(task.directions)}, or another `task`"
             )
+
+
+def _check_circuits(parent: Parent, settings: Settings) -> None:
+    """Refuse circuits that could not be made at the end, for lack of a graph or of a tool."""
+    tables = {"search.emit": settings.emit, "search.synthesize": settings.synthesize}
+    wanted = [name for name, table in tables.items() if table is not None]
+    if not wanted:
+        return
+    if isinstance(parent.graph, UntracedModel):
+        raise ConfigError(f"{wanted[0]} needs a graph, which the module style does not have")
+    need_package("alkaid", wanted[0])
+    if settings.synthesize is not None:
+        find_yosys()
+
+
+def _check_gradient(parent: Parent, settings: Settings) -> None:
+    """Refuse a front that could not be trained."""
+    how, where = settings.gradient, "search.strategy.gradient"
+    if how is None:
+        return
+    if how.teacher is not None and not how.front.distill:
+        raise ConfigError(f"{where}.teacher has no use without distill; set distill = 0.5")
+    if how.teacher is not None and not is_saved_graph(how.teacher):
+        raise ConfigError(f"{where}.teacher: {how.teacher} is not a saved graph")
+    if how.front.distill and how.teacher is None and not parent.trained:
+        raise ConfigError(
+            f"{where}.distill learns from a trained network, and the parent is not trained; set "
+            f"train_parent = true in [search], use --load, or name a saved graph as teacher"
+        )
+    splits = parent.data_module.dataset_info.available_splits
+    if "validation" not in splits:
+        raise ConfigError(
+            f"{where}: designs are compared on a validation split, which the data set "
+            f"{parent.data_module.name!r} does not have; use another data set"
+        )
 
 
 def check_retrain_splits(data_module: Any) -> None:

@@ -17,6 +17,7 @@ from chop.actions.search.store.errors import NOT_ALONE, reason
 from chop.actions.search.store.lock import lock_file
 from chop.actions.search.store.rows import TrialRow, distribution_json
 from chop.actions.search.store.urls import STORAGES, url_for_sqlalchemy
+from chop.extras import install_command
 from chop.redaction import redacted
 
 if TYPE_CHECKING:
@@ -194,8 +195,7 @@ def _rdb_storage(url: str) -> RDBStorage:
         return RDBStorage(url_for_sqlalchemy(url), engine_kwargs=arguments)
     except ImportError as error:
         raise ConfigError(
-            f"--storage {redacted(url)}: its driver is not installed; "
-            f'.venv/bin/pip install -c constraints.txt -e ".[postgres]"'
+            f"--storage {redacted(url)}: its driver is not installed; {install_command('postgres')}"
         ) from error
     except ArgumentError as error:
         raise ConfigError(

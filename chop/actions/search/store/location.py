@@ -9,6 +9,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from chop.actions.search.space.learned_names import designs_beside
+
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
@@ -30,6 +32,7 @@ class StudyLocation:
     command: str = ""
     ray_address: str | None = None
     begins: bool = False  # whether the run that is resumed was cut before it had a study
+    hardware: Path | None = None  # where the circuit of the best design is written
     previous: str | None = None  # the study whose results are moved once this one has begun
 
     @property
@@ -40,6 +43,21 @@ class StudyLocation:
     def snapshots(self) -> Path:
         """The folder with the populations that hold trials which are not stored yet."""
         return self.folder / f"{self.study}.populations"
+
+    @property
+    def designs(self) -> Path:
+        """The folder with the designs of a front that was trained."""
+        return designs_beside(self.snapshots)
+
+    @property
+    def retrained(self) -> Path:
+        """The folder with the designs that were trained after the search."""
+        return self.folder / f"{self.study}.retrained"
+
+    @property
+    def circuits(self) -> Path:
+        """The folder with the circuits of designs."""
+        return self.folder / f"{self.study}.circuits"
 
     @property
     def continues(self) -> bool:

@@ -12,7 +12,9 @@ from chop.ir.graph.mase_metadata import COMMON_KEYS, MaseMetadata, Operands, Ten
 from chop.ir.operands import bind_operands, flatten
 from chop.ir.ops import MASE_TYPES, identify
 from chop.passes.base import graph_pass, has_metadata
+from chop.passes.graph.describe.formats import operand_parameters
 from chop.passes.graph.describe.hardware import verilog_params
+from chop.passes.graph.describe.hardware_components import component_of
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.utils import get_module_by_target, vf
 from chop.registry import UnknownName
@@ -122,7 +124,7 @@ def _edges(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
         yield from _differences(meta.common.results, Operands(actual))
     if node.op in ("call_module", "call_function", "call_method"):
         actual = bind_operands(node, identify(node, meta.module), meta.module, args, kwargs)
-        parameters = dict(meta.module.named_parameters()) if meta.module is not None else {}
+        parameters = dict(operand_parameters(meta.module)) if meta.module is not None else {}
         recorded = {name: arg for name, arg in meta.common.args.items() if name not in parameters}
         yield from _differences(Operands(recorded), Operands(actual))
         for name in recorded.keys() & actual.keys():
@@ -159,7 +161,7 @@ def _differ(recorded: Any, actual: Any) -> bool:
 def _owned(node: fx.Node, meta: MaseMetadata) -> Iterator[str]:
     """Check the recorded shapes of a module's parameters or of a get_attr's attribute."""
     if meta.module is not None:
-        for name, parameter in meta.module.named_parameters():
+        for name, parameter in operand_parameters(meta.module):
             yield from _shape(f"parameter {name!r}", parameter, meta.common.args.get(name))
     if node.op == "get_attr":
         recorded = meta.common.results.get("data_out_0")
@@ -226,7 +228,13 @@ def _hardware(node: fx.Node) -> Iterator[str]:
         storage = port.get("storage", "BRAM")
         if storage not in MaseMetadata.known_storage:
             yield f"storage {storage!r} of {name!r} is not one of {MaseMetadata.known_storage}"
+    if (most := hardware.get("max_parallelism", 1)) < 1:
+        yield f"max_parallelism is {most}, and must be at least 1"
     common, params = mase(node).common, hardware.get("verilog_param", {})
+    if hardware.toolchain == "INTERNAL_RTL" and "mase_op" in common:
+        module, _ = component_of(common.mase_op) or (None, [])
+        if (noted := hardware.get("module")) != module:
+            yield f"module {noted!r} is not the component of {common.mase_op}: {module}"
     if "parallelism" in hardware and "args" in common and "results" in common:
         expected = dict(verilog_params(common, hardware.parallelism))
         for name in expected.keys() | params.keys():

@@ -16,7 +16,7 @@ from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands, described, flatten, mapped_leaves
 from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError
-from chop.passes.graph.describe.formats import node_formats, note_formats
+from chop.passes.graph.describe.formats import node_formats, note_formats, operand_parameters
 from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_name, input_values
 from chop.passes.graph.describe.nodes import first_computing, last_computing, outer_nodes
 
@@ -34,7 +34,8 @@ def describe(
     `dummy_in`, `keep_values` and `on_meta` are the options of the pass `add_common_metadata`.
     """
     inputs = input_values(graph, dummy_in, "dummy_in")
-    run = _Annotate(graph, keep_values, on_meta)
+    without_values = any(p.is_meta for p in graph.model.parameters())
+    run = _Annotate(graph, keep_values, on_meta or without_values)
     try:
         run.run_unchanged(inputs)
     except RunError as error:
@@ -88,7 +89,7 @@ class _Annotate(GraphRunner):
         if n.op in ("call_module", "call_function", "call_method"):
             metas = described(args, self.keep), described(kwargs, self.keep)
             operands = bind_operands(n, spec, module, *metas)
-        for name, parameter in module.named_parameters() if module is not None else ():
+        for name, parameter in operand_parameters(module) if module is not None else ():
             operands[name] = described_parameter(parameter, self.keep)
         result = super().run_node(n)
         results = self._results(result)

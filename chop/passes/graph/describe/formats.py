@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from chop.dotted import deepgetattr
+from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.operands import NAMED_OPERANDS
+from chop.ir.operands import keeps_name
 from chop.ir.ops import OPS, StandIn, has_trait
+from chop.ir.parametrized import parameters_by_operand
 from chop.numerics import NumberFormat, from_dtype
 from chop.numerics.weight_cache import CachesWeights
 
@@ -41,6 +43,45 @@ class FormattedLayer(CachesWeights):
 
     formats: dict[str, NumberFormat]
 
+    def current_formats(self) -> dict[str, NumberFormat]:
+        """Return the format of each operand as it is now: scales may have been trained."""
+        return self.formats
+
+    def parameter_formats(self) -> dict[str, NumberFormat]:
+        """Return the formats of parameters that differ from that of their operand, by name."""
+        return {}
+
+    def format_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that belong to formats, such as scales and bits, by name."""
+        return {}
+
+    def cut_tensors(self, name: str, dim: int | None, kept: Sequence[int]) -> None:
+        """Keep the scales or bits of these channels, if the operand has some along the dimension.
+
+        None stands for any dimension: activations only lose channels along one.
+        """
+
+
+def format_tensor_ids(model: nn.Module) -> set[int]:
+    """Return the identities of the tensors that belong to formats of a model's layers."""
+    layers = [layer for layer in model.modules() if isinstance(layer, FormattedLayer)]
+    return {id(tensor) for layer in layers for tensor in layer.format_tensors().values()}
+
+
+def operand_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a module that are operands, with their names.
+
+    Scales and bits that are trained are not: they belong to the format of another operand.
+    """
+    others = format_tensor_ids(module)
+    return ((name, p) for name, p in module.named_parameters() if id(p) not in others)
+
+
+def formatted_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the same under the names of formats: what a weight is computed from is `weight`."""
+    others = format_tensor_ids(module)
+    return {name: p for name, p in parameters_by_operand(module).items() if id(p) not in others}
+
 
 class FormattedFunction(StandIn):
     """A function that rounds its operands; its argument `config` says into what."""
@@ -60,7 +101,7 @@ def node_formats(node: fx.Node) -> dict[str, NumberFormat]:
     """Return the formats in which a quantized node computes, by operand; empty for a float node."""
     module = mase(node).module
     if isinstance(module, FormattedLayer):
-        return module.formats
+        return module.current_formats()
     if isinstance(node.target, FormattedFunction):
         return node.target.formats(node.kwargs["config"])
     return {}
@@ -69,14 +110,33 @@ def node_formats(node: fx.Node) -> dict[str, NumberFormat]:
 def note_formats(node: fx.Node) -> None:
     """Write into the metadata the formats in which a node takes and returns its tensors."""
     common, formats = mase(node).common, node_formats(node)
-    operands = operands_of(node)
+    computed = argument_formats(node)
     for name, tensor in common.args.tensors():
-        dtype = dtype_of(node, name)
-        fmt = formats.get(operands.get(name) or "") if dtype.is_floating_point else None
-        tensor.format = fmt or from_dtype(dtype)
+        tensor.format = computed.get(name) or from_dtype(dtype_of(node, name))
     result = common.results.get("data_out_0", {})
     if "torch_dtype" in result:
         result.format = _result_format(common.mase_op, formats) or from_dtype(result.torch_dtype)
+
+
+def argument_formats(node: fx.Node) -> dict[str, NumberFormat]:
+    """Return the formats that a node rounds its arguments to, by their names in the metadata."""
+    formats, operands, module = node_formats(node), operands_of(node), mase(node).module
+    own = module.parameter_formats() if isinstance(module, FormattedLayer) else {}
+    found = {
+        name: own.get(name) or formats.get(operands.get(name) or "")
+        for name, _ in mase(node).common.args.tensors()
+        if dtype_of(node, name).is_floating_point
+    }
+    return {name: fmt for name, fmt in found.items() if fmt is not None}
+
+
+def note_scales(graph: MaseGraph) -> None:
+    """Write into the metadata the scales and bits of layers as they are now, after training."""
+    for node in graph.nodes:
+        module = mase(node).module
+        scaled = isinstance(module, FormattedLayer) and module.format_tensors()
+        if scaled and "args" in mase(node).common:
+            note_formats(node)
 
 
 def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dict[str, str | None]:
@@ -90,7 +150,7 @@ def operands_of(node: fx.Node, function: FormattedFunction | None = None) -> dic
         return {name: layer_operand(common.mase_op, name) for name, _ in common.args.tensors()}
     number = itertools.count()
     return {
-        name if name in NAMED_OPERANDS else f"data_in_{next(number)}": operand
+        name if keeps_name(function.spec, name) else f"data_in_{next(number)}": operand
         for name, operand, value in function.arguments(node.args, node.kwargs)
         if isinstance(value, fx.Node) and _is_tensor(value)
     }
@@ -102,12 +162,22 @@ def _is_tensor(node: fx.Node) -> bool:
 
 def dtype_of(node: fx.Node, name: str) -> torch.dtype:
     """The dtype in which torch stores an argument; the metadata of a parameter lacks it."""
-    tensor = mase(node).common.args.tensor(name)
-    module = mase(node).module
+    args, module = mase(node).common.args, mase(node).module
+    if module is not None and name not in args:
+        return parameters_by_operand(module)[name].dtype
+    tensor = args.tensor(name)
     if "torch_dtype" in tensor or module is None:
         return tensor.torch_dtype
     parameter: torch.Tensor = deepgetattr(module, name)  # in a masked layer it is not a parameter
     return parameter.dtype
+
+
+def operand_shape(node: fx.Node, name: str) -> list[int]:
+    """Return the shape of an argument; metadata list what a parametrized weight is made from."""
+    args, module = mase(node).common.args, mase(node).module
+    if module is not None and name not in args:
+        return list(parameters_by_operand(module)[name].shape)
+    return list(args.tensor(name).shape)
 
 
 def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:

@@ -7,20 +7,24 @@ from typing import Any
 
 from torch import fx
 
+from chop.hardware.emit import DEFAULT_PARALLELISM
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, HardwareMeta, TensorMeta, mase
-from chop.passes.graph.describe.hardware_components import INTERNAL
+from chop.passes.graph.describe.hardware_components import component_of
 
 
 def renote_hardware(graph: MaseGraph, node: fx.Node) -> None:
     """Update the hardware of a node, if it has any, after its formats, shapes or op changed."""
     old = mase(node).hardware
     if "verilog_param" in old:
-        mase(node).parameters.hardware = hardware_of(graph, node, old.parallelism)
+        most = old.get("max_parallelism", DEFAULT_PARALLELISM)
+        mase(node).parameters.hardware = hardware_of(graph, node, old.parallelism, most)
         mase(node).hardware.device_id = old.device_id
 
 
-def hardware_of(graph: MaseGraph, node: fx.Node, parallelism: Sequence[int]) -> HardwareMeta:
+def hardware_of(
+    graph: MaseGraph, node: fx.Node, parallelism: Sequence[int], max_parallelism: int
+) -> HardwareMeta:
     """Return how a node that computes maps to hardware."""
     common = mase(node).common
     return HardwareMeta(
@@ -29,6 +33,7 @@ def hardware_of(graph: MaseGraph, node: fx.Node, parallelism: Sequence[int]) -> 
         interface=_interface(common),
         **_component(graph, node),
         parallelism=list(parallelism),
+        max_parallelism=max_parallelism,
         verilog_param=dict(verilog_params(common, parallelism)),
     )
 
@@ -43,12 +48,12 @@ def _interface(common: CommonMeta) -> dict[str, Any]:
 
 
 def _component(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
-    custom, ours = _custom(graph, node), INTERNAL.get(mase(node).common.mase_op)
+    custom, ours = _custom(graph, node), component_of(mase(node).common.mase_op)
     if custom:
         module, files = custom.get("module"), custom.get("dependence_files", ())
-        toolchain = custom.get("toolchain", "EXTERNAL")
+        toolchain = custom.get("toolchain", "EXTERNAL_RTL")
     elif ours is not None:
-        toolchain, module, files = "INTERNAL", ours.module, ours.files
+        toolchain, (module, files) = "INTERNAL_RTL", ours
     else:
         toolchain, module, files = "HLS", None, ()
     return {"toolchain": toolchain, "module": module, "dependence_files": list(files)}
@@ -82,6 +87,9 @@ def _tensor_params(
 ) -> Iterator[tuple[str, Any]]:
     for i, number in enumerate(tensor.precision):
         yield f"{prefix}_PRECISION_{i}", number
+    for key, value in tensor.format_options.items():
+        if not isinstance(value, list):  # scales per channel are data, not parameters
+            yield f"{prefix}_{key.upper()}", int(value) if isinstance(value, bool) else value
     wanted = [*reversed(parallelism)]
     # weights [out, in], data [batch, features] and biases all have two dimensions in hardware
     shape = [1] * (2 - len(tensor.shape)) + tensor.shape

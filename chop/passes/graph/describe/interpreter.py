@@ -17,9 +17,17 @@ from chop.memory import OutOfMemory, memory_for
 from chop.passes.base import PassArgsError
 from chop.registry import unknown
 
+OWN_CHECK = "this graph is "  # how the messages of checks begin that exported graphs contain
+
 
 class RunError(RuntimeError):
     """A node failed; the message names it and gives the reason in one sentence."""
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of the first tensor of a model."""
+    tensors = (*model.parameters(), *model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 @contextmanager
@@ -115,6 +123,8 @@ class GraphRunner(fx.Interpreter):
         if absent:
             frozen = ", ".join(f"{name!r}: None" for name in absent)
             fix = f"give {', '.join(absent)} a value, or MaseGraph(model, cf_args={{{frozen}}})"
+        if node.target is torch._assert and reason.startswith(OWN_CHECK):
+            return reason if "; " in reason else f"{reason}; {fix}"
         what = getattr(node.target, "__name__", node.target)
         failed = f"node {node.name!r} ({node.op} {what}) failed{inputs and ' on ' + inputs}"
         return f"{failed}: {reason}; {fix}"
@@ -148,13 +158,17 @@ def input_values(graph: MaseGraph, values: Mapping[str, Any], option: str) -> li
     `option` is the name of `values` for the user.
     """
     names = [input_name(node) for node in graph.inputs]
+    rest = next((input_name(n) for n in graph.inputs if str(n.target).startswith("**")), None)
     for name, value in values.items():
-        if name not in names:
+        if name not in names and rest is None:
             raise PassArgsError(f"{option}: {unknown('input', name, names)}")
         if isinstance(value, np.ndarray):
             raise PassArgsError(
                 f"{option}: the input {name!r} is a numpy array; give torch.from_numpy(array)"
             )
+    if rest is not None:
+        further = {name: value for name, value in values.items() if name not in names}
+        values = {**values, rest: {**values.get(rest, {}), **further}}
     known = {**getattr(graph.model, "additional_inputs", {}), **values}
     required = [input_name(n) for n in graph.inputs if not n.args and "*" not in str(n.target)]
     return [_value(node, known, required, option) for node in graph.inputs]

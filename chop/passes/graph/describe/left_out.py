@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from torch import Tensor, fx, nn
 
@@ -50,20 +50,29 @@ def readers_that_compute(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def warn_of_left_out(
-    graph: MaseGraph, done: str, left_out: Mapping[fx.Node, list[nn.Parameter]], stays: str
+    graph: MaseGraph,
+    done: str,
+    left_out: Collection[fx.Node],
+    can_be_done: Callable[[fx.Node], bool],
+    stays: tuple[str, str],
 ) -> None:
-    """Warn once for a graph and its copies that layers cannot be `done`, with their share."""
-    if not left_out:
-        return
+    """Warn once for a graph and its copies that layers and parameters cannot be `done`.
+
+    Their share of the weights is that of all their parameters, biases included. Their share of the
+    operations is that of the nodes that compute with them, except for those that `can_be_done`.
+    `stays` says for one and for several what becomes of them.
+    """
     key = (done, *(node.name for node in left_out))
     warned = graph.meta.setdefault(WARNED, set())
-    if key in warned:
+    if not left_out or key in warned:
         return
     warned.add(key)
-    parameters = [p for each in left_out.values() for p in each]
+    known = weights_of_nodes(graph)
+    weights = share_of((p for node in left_out for p in known.get(node, ())), graph.model)
+    computing = {node for left in left_out for node in _computing(left) if not can_be_done(node)}
+    share = f"{weights} of the weights and {_operations(graph, computing)}"
     names = [f"{node.name} ({_what(node)})" for node in left_out]
-    share = f"{share_of(parameters, graph.model)} of the weights and {_operations(graph, left_out)}"
-    logger.warning("%s", sentence(names, done, stays, share))
+    logger.warning("%s", sentence(names, done, stays[len(names) > 1], share))
 
 
 def sentence(names: list[str], done: str, stays: str, share: str) -> str:
@@ -85,18 +94,15 @@ def _what(node: fx.Node) -> str:
     return "a parameter" if module is None else type(module).__name__
 
 
-def _operations(graph: MaseGraph, left_out: Iterable[fx.Node]) -> str:
-    """Return the share of the operations of these nodes, or of those that read them."""
-    unknown = "an unknown share of the operations"
-    if not _counts:
-        return unknown
-    computing = {
-        node
-        for left in left_out
-        for node in (readers_that_compute(left) if left.op == "get_attr" else [left])
-    }
-    counts = {node: _counts[0](node) for node in graph.nodes}
-    if any(counts[node] is None for node in computing):
-        return unknown
-    part = sum(counts[node] or 0 for node in computing)
-    return f"{100 * part / max(sum(n or 0 for n in counts.values()), 1):.3g} % of the operations"
+def _computing(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the nodes that compute with the parameters of a node: itself, or its readers."""
+    yield from readers_that_compute(node) if node.op == "get_attr" else [node]
+
+
+def _operations(graph: MaseGraph, computing: Collection[fx.Node]) -> str:
+    """Return the share of the operations of these nodes."""
+    counts = {node: _counts[0](node) for node in graph.nodes} if _counts else {}
+    if any(counts.get(node) is None for node in computing):
+        return "an unknown share of the operations"
+    part, total = (sum(counts.get(n) or 0 for n in nodes) for nodes in (computing, counts))
+    return f"{100 * part / max(total, 1):.3g} % of the operations"

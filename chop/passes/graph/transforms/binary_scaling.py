@@ -19,7 +19,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.conv import QuantCo
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.passes.graph.transforms.quantize.variants import layer_variant
 
-FORMAT = "binary"  # whose keys a config has
+FORMAT = "binary"  # configs have the keys of this format
 
 
 class BinaryScaling(Quantized):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -44,32 +44,49 @@ def conv_bn_fusion_transform_pass(graph: MaseGraph) -> dict[str, Any]:
     dtype; in train mode nothing is normalised any more. A pair that cannot be fused stays, with a
     warning that gives the reason.
     """
+    folded, skipped = fold_following_norms(graph, sync.calls(graph).items())
+    return {"fused": len(folded), "skipped": skipped}
+
+
+def fold_following_norms(
+    graph: MaseGraph, calls: Iterable[tuple[nn.Module, list[fx.Node]]]
+) -> tuple[list[str], dict[str, str]]:
+    """Fold the batch norms after these layers; return their names, and why others stay."""
     fused: Pairs = []
     skipped: dict[str, str] = {}
     read = sync.read_modules(graph)
-    for layer, nodes in sync.calls(graph).items():
+    for layer, nodes in calls:
         pairs = list(_pairs(graph, layer, nodes))
         if not pairs:
             continue
         reason = _why_not(graph, layer, nodes, pairs, read)
-        new = None if reason else _fused(layer, _norm(graph, pairs[0][1]))
+        new = None if reason else _fused(layer, norm_of(graph, pairs[0][1]))
         if new is None:
-            skipped[nodes[0].name] = f"{reason or 'Weights cannot be set'}. Skipped!"
-            logger.warning("%s (node %r)", skipped[nodes[0].name], nodes[0].name)
+            skipped[nodes[0].name] = warn_of_skipped(nodes[0], reason)
             continue
         sync.exchange(graph, nodes, new)
         fused += pairs
     unused: list[str] = []
+    names = [norm.name for _, norm in fused]
     for node, norm in fused:
         read_by_norm = [source for source in norm.all_input_nodes if source is not node]
         sync.take_results(node, norm)
         sync.bypass(graph, norm, node)
-        unused += [str(norm.target)] if norm.op == "call_module" else _dropped(graph, read_by_norm)
+        unused += (
+            [str(norm.target)] if norm.op == "call_module" else drop_unread(graph, read_by_norm)
+        )
     sync.finish(graph, unused=unused)
-    return {"fused": len(fused), "skipped": skipped}
+    return names, skipped
 
 
-def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
+def warn_of_skipped(node: fx.Node, reason: str | None) -> str:
+    """Log why a layer keeps its batch norm; return the warning."""
+    warning = f"{reason or 'Weights cannot be set'}. Skipped!"
+    logger.warning("%s (node %r)", warning, node.name)
+    return warning
+
+
+def drop_unread(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
     """Erase nodes that only a removed function read; return the modules that they called."""
     owners = []
     for source in sources:
@@ -87,7 +104,7 @@ def _dropped(graph: MaseGraph, sources: list[fx.Node]) -> list[str]:
     return owners
 
 
-def _norm(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
+def norm_of(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
     """The eval-mode batch norm of a node; None for F.batch_norm on tensors not the model's."""
     if node.op == "call_module":
         return graph.modules[str(node.target)]
@@ -107,7 +124,7 @@ def _norm(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
     return norm
 
 
-def _is_norm(graph: MaseGraph, node: fx.Node) -> bool:
+def is_norm(graph: MaseGraph, node: fx.Node) -> bool:
     if node.op == "call_module":
         return isinstance(graph.modules[str(node.target)], _BatchNorm)
     return node.op == "call_function" and node.target is F.batch_norm
@@ -119,36 +136,48 @@ def _pairs(
     """Yield the calls of a layer that a batch norm follows, each with its norm's node."""
     if not isinstance(layer, LAYERS):
         return
-    yield from ((node, user) for node in nodes for user in node.users if _is_norm(graph, user))
+    yield from ((node, user) for node in nodes for user in node.users if is_norm(graph, user))
 
 
 def _why_not(
     graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node], pairs: Pairs, read: set[nn.Module]
 ) -> str | None:
     """Why a layer and the norms after it cannot be fused, or None if they can."""
-    kind = "Linear" if isinstance(layer, nn.Linear) else "Conv"
-    norms = {_norm(graph, norm) for _, norm in pairs}
+    kind = kind_of(layer)
+    norms = {norm_of(graph, norm) for _, norm in pairs}
     if any(len(node.users) > 1 for node, _ in pairs):
         return f"{kind} output used by other nodes"
     if len(pairs) < len(nodes) or len(norms) > 1:
         return f"{kind} called again without the same batch norm after it"
     (norm,) = norms
+    reason = why_not_one_layer(layer, norm, read)
+    if reason is not None:
+        return reason
+    assert isinstance(norm, _BatchNorm)
+    if layer._forward_hooks or norm._forward_hooks or norm._forward_pre_hooks:
+        return f"Hooks observe the result between {kind.lower()} and batch norm"
+    if any(not _by_channel(node, layer, norm) for node, _ in pairs):
+        return f"{kind} channels are not what the batch norm normalises"
+    return None
+
+
+def kind_of(layer: nn.Module) -> str:
+    return "Linear" if isinstance(layer, nn.Linear) else "Conv"
+
+
+def why_not_one_layer(layer: nn.Module, norm: nn.Module | None, read: set[nn.Module]) -> str | None:
+    """Why a layer cannot take a batch norm in, wherever it stands, or None if it can."""
+    kind = kind_of(layer)
     if norm is None:
         return "F.batch_norm uses batch statistics, or tensors that are not the model's"
     assert isinstance(norm, _BatchNorm)
     if norm.running_mean is None or norm.running_var is None:
         return "Batchnorm not tracking stats"
     if isinstance(layer, Quantized) or isinstance(norm, Quantized):
-        return f"{kind} or batch norm quantized already: fuse first, then quantize"
+        return f"{kind} or batch norm quantised already: fuse first, then quantise"
     if type(layer).forward not in FORWARDS or type(norm).forward not in NORM_FORWARDS:
         return f"{kind} or batch norm with a custom forward"
-    if layer._forward_hooks or norm._forward_hooks or norm._forward_pre_hooks:
-        return f"Hooks observe the result between {kind.lower()} and batch norm"
-    if layer in read:
-        return f"{kind} weights read elsewhere in the graph"
-    if any(not _by_channel(node, layer, norm) for node, _ in pairs):
-        return f"{kind} channels are not what the batch norm normalises"
-    return None
+    return f"{kind} weights read elsewhere in the graph" if layer in read else None
 
 
 def _by_channel(node: fx.Node, layer: nn.Module, norm: _BatchNorm) -> bool:
@@ -162,15 +191,22 @@ def _fused(layer: nn.Module, norm: nn.Module | None) -> nn.Module | None:
     """Return one layer that does both, or None if its weight is derived from others."""
     assert isinstance(layer, _ConvNd | nn.Linear)
     assert isinstance(norm, _BatchNorm)
+    return with_parameters(layer, *fused_parameters(layer, norm))
+
+
+def with_parameters(
+    layer: _ConvNd | nn.Linear, weight: Tensor, bias: Tensor | None
+) -> nn.Module | None:
+    """Return a copy with these parameters, or None if its weight is derived from others."""
     if not parametrize.is_parametrized(layer) and "weight" not in layer._parameters:
         return None  # a hook computes the weight before each call
     if parametrize.is_parametrized(layer, "bias"):
         return None
-    weight, bias = fused_parameters(layer, norm)
     new = sync.own_copy(layer)
     trainable = layer.weight.requires_grad
     had = layer.bias.requires_grad if layer.bias is not None else trainable
-    new.register_parameter("bias", nn.Parameter(bias, requires_grad=had))
+    if bias is not None:
+        new.register_parameter("bias", nn.Parameter(bias, requires_grad=had))
     if not parametrize.is_parametrized(layer, "weight"):
         new.register_parameter("weight", nn.Parameter(weight, requires_grad=trainable))
         return new
@@ -189,18 +225,21 @@ def _set_parametrized(layer: Any, weight: Tensor) -> bool:
 
 def fused_parameters(layer: _ConvNd | nn.Linear, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Weight and bias of `norm(layer(x))` in eval mode, computed in float64 and rounded once."""
+    scale, shift = scale_and_shift(norm)
+    if layer.bias is not None:
+        shift = shift + layer.bias.detach().double() * scale
+    return scaled(layer.weight.detach(), along_outputs(layer, scale)), shift.to(layer.weight.dtype)
+
+
+def scale_and_shift(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return what a batch norm multiplies each channel by in eval mode, and adds, in float64."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = (norm.running_var.detach().double() + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.detach().double()
-    shift = -norm.running_mean.detach().double()
-    if layer.bias is not None:
-        shift = shift + layer.bias.detach().double()
-    bias = shift * scale
-    if norm.bias is not None:
-        bias = bias + norm.bias.detach().double()
-    return scaled(layer.weight.detach(), _along(layer, scale)), bias.to(layer.weight.dtype)
+    shift = -norm.running_mean.detach().double() * scale
+    return scale, shift if norm.bias is None else shift + norm.bias.detach().double()
 
 
 def scaled(weight: Tensor, scale: Tensor) -> Tensor:
@@ -215,7 +254,7 @@ def scaled(weight: Tensor, scale: Tensor) -> Tensor:
     return result
 
 
-def _along(layer: _ConvNd | nn.Linear, scale: Tensor) -> Tensor:
+def along_outputs(layer: _ConvNd | nn.Linear, scale: Tensor) -> Tensor:
     """Reshape one number per output channel so that it multiplies the weight."""
     rest = [1] * (layer.weight.ndim - 2)
     if not isinstance(layer, _ConvTransposeNd):

@@ -179,15 +179,15 @@ class LogicNets(Neurons):
 
     def math_forward(self, x: Tensor) -> Tensor:
         """Compute by arithmetic, with gradients."""
-        x = self._quantized_input(x)
+        x = self.quantized_input(x)
         rows = self.rows(x)
         columns = [rows[:, column] for column in self.seen_inputs().unbind(1)]
         return self.from_rows(self._neurons(columns), x)
 
     def lut_forward(self, x: Tensor) -> Tensor:
         """Compute by table lookup, without gradients: the same numbers, bit for bit."""
-        self._refresh_tables()
-        x = self._quantized_input(x)
+        self.refresh_tables()
+        x = self.quantized_input(x)
         codes = self.encode(self.rows(x))
         index = torch.arange(self.num_neurons, device=x.device) * self.tables.shape[1]
         index = index.expand(codes.shape[0], -1)
@@ -201,10 +201,15 @@ class LogicNets(Neurons):
         """[out, fan_in]: positions in a row of the inputs that each neuron sees."""
         return self.indices + self.first_inputs()[:, None]
 
-    def _quantized_input(self, x: Tensor) -> Any:
+    def quantized_input(self, x: Tensor) -> Any:
+        """Return an input as the neurons see it: after merged layers, in the input format."""
+        return self.q("data_in", self.after_input_layers(x))
+
+    def after_input_layers(self, x: Tensor) -> Tensor:
+        """Return an input after the layers that are merged before the neurons."""
         for layer in self.input_layers if self.is_fused else ():
             x = _applied(layer, x)
-        return self.q("data_in", x)
+        return x
 
     def _neurons(self, columns: Sequence[Tensor]) -> Any:
         """Return results [rows, out] from the first, second, … input of each neuron [rows, out].
@@ -259,7 +264,8 @@ class LogicNets(Neurons):
     def _sources(self) -> list[Tensor]:
         return [*self.parameters(), *self.buffers()]
 
-    def _refresh_tables(self) -> None:
+    def refresh_tables(self) -> None:
+        """Compute the tables, unless they are those of the parameters as they are now."""
         sources = self._sources()
         same = len(sources) == len(self._made_from) and all(
             a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
@@ -271,7 +277,7 @@ class LogicNets(Neurons):
     @property
     def neuron_truth_tables(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """For each neuron: its inputs, all rows of input codes, results as values and as codes."""
-        self._refresh_tables()
+        self.refresh_tables()
         width, places, tables = self.input_format.width, self.seen_inputs(), []
         for neuron in range(self.num_neurons):
             inputs = places[neuron, self.valid[neuron]]

@@ -43,6 +43,8 @@ class LUTNet(Neurons):
     config_keys: ClassVar[tuple[str, ...]] = KEYS
     derived_attributes = (*Neurons.derived_attributes, "levels", "k", "binarized")
 
+    levels: int
+    k: int
     input_mask: Tensor  # [out · in · k]: the inputs that a table sees, the original one first
 
     @classmethod
@@ -130,6 +132,11 @@ class LUTNet(Neurons):
         weights[..., 1:] *= pruned[..., 1:]
         return (weights @ self.corners().T).flatten(0, 1).repeat(self.levels, 1)
 
+    @property
+    def trainer(self) -> Self:
+        """The object with the trained tables in `weight`: the layer itself."""
+        return self
+
     def corners(self) -> Tensor:
         """[2^k, k]: all sign combinations of k inputs; the last one changes fastest."""
         return generate_truth_table(self.k, device=self.gamma.device)[0].to(self.gamma.dtype)
@@ -138,21 +145,30 @@ class LUTNet(Neurons):
         tables = self.table_values().view(self.levels, -1, 2**self.k)
         entries = self.num_neurons * self.num_inputs * int(2 ** (self.k - 1))
         parts = torch.split(self.rows(input), max(1, AT_A_TIME // entries))
-        total = torch.cat([self._sums(rows, tables) for rows in parts]) * self.gamma.abs()
-        if self.bias is not None:
-            total = total + self.bias
+        total = torch.cat([self.combined(self._sums(rows, tables)) for rows in parts])
         return self.from_rows(total, input)
 
-    def _sums(self, rows: Tensor, tables: Tensor) -> Tensor:
-        """[rows, out]: summed table outputs of each neuron."""
-        signs = [_bipolar(level) for level in residual_signs(rows, self.means, _bipolar)]
+    def signs(self, x: Tensor) -> list[Tensor]:
+        """Return 1 or -1 for each level of an input."""
+        return [_bipolar(level) for level in residual_signs(x, self.means, _bipolar)]
+
+    def _sums(self, rows: Tensor, tables: Tensor) -> list[Tensor]:
+        """[rows, out] for each level: summed table outputs of each neuron."""
         look = self._computed if self.training or not self.is_lut_inference else self._looked_up
         columns = self.seen_inputs().unbind(1)
-        total: Any = 0
-        for sign, mean, table in zip(signs, self.means, tables, strict=True):
+        sums = []
+        for sign, table in zip(self.signs(rows), tables, strict=True):
             products = look(sign, columns, table).view(-1, self.num_neurons, self.num_inputs)
-            total = total + (products * self.pruning_masks).sum(-1) * mean.abs()
-        return torch.as_tensor(total)
+            sums.append((products * self.pruning_masks).sum(-1))
+        return sums
+
+    def combined(self, sums: Sequence[Tensor]) -> Tensor:
+        """[rows, out]: results from the sums of each level."""
+        total: Any = 0
+        for each, mean in zip(sums, self.means, strict=True):
+            total = total + each * mean.abs()
+        total = total * self.gamma.abs()
+        return torch.as_tensor(total if self.bias is None else total + self.bias)
 
     def seen_inputs(self) -> Tensor:
         """[out · in, k]: positions in a row of the inputs that each table sees."""

@@ -8,13 +8,14 @@ from typing import Any
 from torch import fx, nn
 
 from chop.dotted import deepsetattr
+from chop.hardware.emit import DEFAULT_PARALLELISM
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, MaseMetadata, Operands, mase
 from chop.ir.operands import bind_operands
 from chop.ir.ops import identify
 from chop.passes.base import has_metadata
 from chop.passes.graph.describe.common import annotate_graph, described_parameter
-from chop.passes.graph.describe.formats import node_formats, note_formats
+from chop.passes.graph.describe.formats import node_formats, note_formats, operand_parameters
 from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.describe.software import tensors_in
 
@@ -79,7 +80,7 @@ def note_module(graph: MaseGraph, node: fx.Node) -> None:
     data = {name: recorded.get(name, value) for name, value in bound.items()}
     keeping = any("value" in tensor for _, tensor in old.results.tensors())
     keep = (lambda p: p.detach().clone()) if keeping else None
-    named = meta.module.named_parameters() if meta.module is not None else ()
+    named = operand_parameters(meta.module) if meta.module is not None else ()
     parameters = {name: described_parameter(p, keep) for name, p in named}
     meta.parameters.common = CommonMeta(
         mase_type=spec.mase_type, mase_op=spec.name, args=data | parameters, results=old.results
@@ -110,6 +111,7 @@ def add_metadata(graph: MaseGraph, node: fx.Node, results: Operands) -> None:
             "is_implicit": implicit,
             "device_id": 0 if implicit else -1,
             "parallelism": list(like.hardware.parallelism),
+            "max_parallelism": like.hardware.get("max_parallelism", DEFAULT_PARALLELISM),
             **({} if implicit else {"verilog_param": {}}),
         }
     note_module(graph, node)

@@ -12,6 +12,7 @@ from torch import Tensor
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
 from chop.passes.graph.transforms.quantize.quantized_modules.conv import QuantConv2d
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+from chop.registry import not_defined
 
 
 class Neurons(Quantized):
@@ -32,11 +33,11 @@ class Neurons(Quantized):
 
     def rows(self, x: Tensor) -> Tensor:
         """[rows, numbers]: the inputs of the neurons, one row per result."""
-        raise NotImplementedError
+        raise not_defined(self, "rows", "layer of neurons")
 
     def from_rows(self, results: Tensor, x: Tensor) -> Tensor:
         """Reshape results [rows, neurons] to the layer's output for `x`."""
-        raise NotImplementedError
+        raise not_defined(self, "from_rows", "layer of neurons")
 
     def first_inputs(self) -> Tensor:
         """[neurons]: position in a row of each neuron's first input."""

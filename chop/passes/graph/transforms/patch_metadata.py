@@ -33,7 +33,7 @@ def patch_metadata_transform_pass(
     for node in patched:
         common = mase(node).common
         for operands, fmt in ((common.args, input_format), (common.results, output_format)):
-            _patch(operands, precision, fmt.precision)
+            _patch(operands, precision, fmt)
         renote_hardware(graph, node)
     return {"patched": [node.name for node in patched]}
 
@@ -54,8 +54,9 @@ def _format(precision: str, q_config: Mapping[str, Any], operand: str) -> Number
     return from_config({**q_config, "name": precision}, operand)
 
 
-def _patch(operands: Operands, kind: str, numbers: list[Any]) -> None:
+def _patch(operands: Operands, kind: str, fmt: NumberFormat) -> None:
     for _, tensor in operands.tensors():
         if "torch_dtype" in tensor and not tensor.torch_dtype.is_floating_point:
             continue  # an index stays an integer
-        tensor.type, tensor.precision = kind, list(numbers)
+        tensor.format = fmt
+        tensor.type = kind  # which may be another name of the format

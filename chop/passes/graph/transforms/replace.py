@@ -78,7 +78,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 @replace_transform_pass.chooses
 def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for key in options.get("modules", ()) if "by" in options else ():
-        yield NodeChoice(f"modules.{key}", options["by"], key)
+        yield NodeChoice(f"modules.{key}", options["by"], key, or_module=True)
 
 
 def _builder(key: str, replacement: Any) -> Callable[[nn.Module], Any]:

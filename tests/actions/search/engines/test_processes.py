@@ -123,6 +123,7 @@ def test_processes_that_end_before_they_are_ready_end_the_search(engine, times, 
         events(one)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_a_search_that_was_killed():
     worker = (
         "import os, threading, time\n"

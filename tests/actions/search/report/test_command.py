@@ -17,6 +17,17 @@ def test_it_prints_where_the_page_is(report, project):
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_a_directory_for_the_page_is_created_and_named(report, project, tmp_path):
+    project("mine", 5)
+    page = tmp_path / "new" / "folder" / "page.html"
+    assert report("mine", "--output", page) == (
+        0,
+        f"{page}\n",
+        f"Created the directory {page.parent}\n",
+    )
+    assert report("mine", "--output", page) == (0, f"{page}\n", "")
+
+
 def test_it_opens_the_browser_on_request_alone(report, project, monkeypatch, tmp_path):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)

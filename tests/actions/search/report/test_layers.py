@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from chop.actions.search.results.layers import formatted, layers_of, op_and_shape, weighted_layers
+from chop.actions.search.results.layers import (
+    formatted,
+    layers_of,
+    op_and_shape,
+    rounded_operands,
+    weighted_layers,
+)
+from chop.actions.search.space.untraced import UntracedModel
 from chop.ir import MaseGraph
 from chop.passes import run_pass
 
@@ -145,3 +152,25 @@ def test_recurrent_layers_and_attention_are_listed():
         "MultiheadAttention 8, 2 heads",
     ]
     assert {facts["weight_bits"] for facts in layers.values()} == {32}
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act, self.flat = nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Flatten()
+
+    def forward(self, x):
+        return self.act(self.fc(self.flat(x))) + x @ x.T
+
+
+def test_layers_and_functions_have_the_operands_that_a_format_rounds():
+    graph = MaseGraph(Mixed())
+    run_pass("init_metadata", graph)
+    run_pass("add_common_metadata", graph, {"dummy_in": {"x": torch.randn(4, 4)}})
+    found = rounded_operands(graph)
+    assert found["fc"] == ("data_in", "weight", "data_out")
+    assert found["act"] == ("data_in", "data_out")
+    assert found["matmul"] == ("data_in", "weight", "data_out")
+    assert found["add"] == ("data_in", "data_out")
+    assert "flat" not in found
+    assert rounded_operands(UntracedModel(Mixed())) == {k: found[k] for k in ("fc", "act")}

@@ -47,6 +47,7 @@ def test_a_new_network_learns_and_keeps_what_it_learnt(jets):
     assert again == pytest.approx(found)
 
 
+@pytest.mark.slow
 def test_a_quantized_candidate_is_trained_in_its_formats(jets):
     graph = quantized(jets.graph)
     before = RUNNERS["basic_evaluation"](jets, num_samples=10**9)(make_trial(graph))

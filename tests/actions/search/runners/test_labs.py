@@ -47,6 +47,28 @@ def test_a_model_and_data_that_are_not_prepared_are_prepared():
     assert get_hw_runner("macs", *facts)(data, MaseGraph(model), {}) == {"macs": 80}
 
 
+class Unpacks(nn.Module):
+    """A model that torch.fx alone cannot read."""
+
+    def __init__(self, info):
+        super().__init__()
+        self.fc = nn.Linear(info.num_features, info.num_classes)
+
+    def forward(self, jets):
+        batch, *_ = jets.shape
+        return torch.cat([self.fc(row)[None] for row in jets.chunk(1)[:batch]])[0]
+
+
+@pytest.mark.slow
+def test_a_model_that_torch_fx_cannot_read_is_captured_with_a_batch():
+    data = MaseDataModule("jsc-sim", batch_size=32)
+    model = Unpacks(data.dataset_info)
+    facts = (get_model_info("jsc-tiny"), "cls", data.dataset_info, "cpu")
+    with pytest.raises(RuntimeError, match="cannot trace"):
+        MaseGraph(model)
+    assert get_hw_runner("macs", *facts)(data, model, {}) == {"macs": 80}
+
+
 def test_the_first_model_counts_as_the_parent(jets):
     runner = made(get_sw_runner, "sqnr", jets)
     graph = jets.graph.clone()

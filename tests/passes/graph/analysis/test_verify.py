@@ -133,6 +133,8 @@ drop_software_result = drop("relu", "software results", "data_out_0")
 drop_stat = drop("relu", "software args data_in_0", "stat")
 surplus_statistic = change("wide", "software args", banana={"stat": {}})
 wrong_toolchain = change("wide", "hardware", toolchain="VITIS")
+wrong_module = change("relu", "hardware", module="fixed_linear")
+no_multipliers = change("wide", "hardware", max_parallelism=0)
 wrong_storage = change("wide", "hardware interface weight", storage="TAPE")
 wrong_parallelism = change("wide", "hardware verilog_param", WEIGHT_PARALLELISM_DIM_0=3)
 no_parallelism = change("wide", "hardware verilog_param", WEIGHT_PARALLELISM_DIM_0=0)
@@ -172,7 +174,9 @@ MUTATIONS = [
     (drop_software_argument, "wide", "software args lacks 'weight'"),
     (drop_software_result, "relu", "software results lacks 'data_out_0'"),
     (drop_stat, "relu", "software args 'data_in_0' has no stat"),
-    (wrong_toolchain, "wide", "toolchain 'VITIS' is not one of INTERNAL, EXTERNAL, HLS"),
+    (wrong_toolchain, "wide", "toolchain 'VITIS' is not one of INTERNAL_RTL, EXTERNAL_RTL, HLS"),
+    (wrong_module, "relu", "module 'fixed_linear' is not the component of relu: fixed_relu"),
+    (no_multipliers, "wide", "max_parallelism is 0, and must be at least 1"),
     (wrong_storage, "wide", "storage 'TAPE' of 'weight' is not one of ['BRAM']"),
     (wrong_parallelism, "wide", "_DIM_0 = 3, but common metadata says 4"),
     (no_parallelism, "wide", "_DIM_0 = 0, but common metadata says 4"),

@@ -222,11 +222,60 @@ def test_what_cannot_be_quantized_is_warned_of_once_with_its_share(caplog):
     linear, bilinear = 2 * 16 * 2, (3 * 16 + 3 * 4) * 2 * 2
     operations = 100 * bilinear / (linear + bilinear)
     share = f"{weights:.3g} % of the weights and {operations:.3g} % of the operations"
-    warning = f"both (Bilinear) cannot be quantized and stays in float: {share}"
+    warning = f"both (Bilinear) cannot be quantised and stays in float: {share}"
     assert caplog.messages == [warning]
     caplog.clear()
     prune_transform_pass(graph, {"weight": {"sparsity": 0.5}})
-    assert "both (Bilinear) cannot be pruned and stays as it is: 75 % of the weights" in caplog.text
+    assert f"both (Bilinear) cannot be pruned and stays as it is: {share}" in caplog.text
+
+
+def test_quantize_and_prune_give_the_same_shares_of_a_layer_with_a_bias(caplog):
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both, self.last = nn.Bilinear(6, 6, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.last(self.both(x, x))
+
+    graph = graph_of(Biased(), torch.randn(2, 6))
+    with caplog.at_level(logging.WARNING, "chop"):
+        quantize_transform_pass(graph, {"by": "type", "linear": integer()})
+        prune_transform_pass(graph, {"weight": {"sparsity": 0.5}})
+    # 148 of 168 parameters; 2 · 2 · (4 · 36 + 4 · 6) + 8 of 680 + 72 operations
+    share = "88.1 % of the weights and 90.4 % of the operations"
+    assert caplog.messages == [
+        f"both (Bilinear) cannot be quantised and stays in float: {share}",
+        f"both (Bilinear) cannot be pruned and stays as it is: {share}",
+    ]
+
+
+class Queries(nn.Module):
+    """Learned queries attend to the input, and a matrix of weights is multiplied in forward()."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.w = nn.Parameter(torch.ones(1, 3, 8)), nn.Parameter(torch.ones(8, 4))
+        self.mix, self.last = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, x):
+        mixed = self.mix(self.q.expand(x.shape[0], -1, -1), x, x, need_weights=False)[0]
+        return self.last(mixed @ self.w)
+
+
+def test_operations_of_layers_that_are_pruned_do_not_count_for_their_inputs(caplog):
+    graph = graph_of(Queries(), torch.randn(2, 5, 8))
+    with caplog.at_level(logging.WARNING, "chop"):
+        quantize_transform_pass(graph, {"by": "type", "default": integer()})
+        prune_transform_pass(graph, {"weight": {"sparsity": 0.5}})
+    counts = {name: row["flops"] for name, row in cost_of(graph)["nodes"].items()}
+    assert counts["matmul"] == 2 * 6 * 8 * 4
+    operations = 100 * counts["matmul"] / sum(counts.values())
+    weights = 100 * (24 + 32) / (24 + 32 + 3 * 64 + 24 + 64 + 8 + 16 + 4)
+    share = f"{weights:.3g} % of the weights and {operations:.3g} % of the operations"
+    what = "q (a parameter), w (a parameter) cannot be pruned and stay as they are"
+    assert caplog.messages == [f"{what}: {share}"]
+    assert share == "15.4 % of the weights and 6.12 % of the operations"
 
 
 def test_layers_of_the_user_and_parameters_of_functions_are_warned_of_too(caplog):
@@ -254,7 +303,7 @@ def test_layers_of_the_user_and_parameters_of_functions_are_warned_of_too(caplog
     with caplog.at_level(logging.WARNING, "chop.passes"):
         quantize_transform_pass(graph, {"by": "type", "default": integer()})
     share = "62.1 % of the weights and an unknown share of the operations"
-    warning = "mine (Mine), table (a parameter) cannot be quantized and stay in float: "
+    warning = "mine (Mine), table (a parameter) cannot be quantised and stay in float: "
     assert caplog.messages == [warning + share]
 
 

@@ -253,7 +253,7 @@ def test_quantized_layers_are_left_as_rounding_would_change():
     quantize_transform_pass(graph, by="type", conv2d={"config": INTEGER})
     expected = graph.model(x)
     _, info = conv_bn_fusion_transform_pass(graph)
-    assert "fuse first, then quantize" in next(iter(info["skipped"].values()))
+    assert "fuse first, then quantise" in next(iter(info["skipped"].values()))
     assert torch.equal(graph.model(x), expected)
 
 

@@ -171,7 +171,7 @@ def test_the_passes_make_and_fuse_it(ready, row):
     assert verify_metadata_analysis_pass(graph)[1] == {}
     layer = graph.modules["layers.1"]
     assert torch.equal(graph.model(x), layer.math_forward(x))
-    wide = layer._quantized_input(x)
+    wide = layer.quantized_input(x)
     seen = layer.weight.flatten(1).gather(1, layer.indices)
     weight = torch.zeros(4, 18).scatter(1, layer.indices, seen)
     plain = nn.functional.conv2d(wide, weight.view(4, 2, 3, 3), layer.bias, padding=1)

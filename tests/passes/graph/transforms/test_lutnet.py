@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from chop.nn.quantized.modules.conv2d import Conv2dLUT
-from chop.nn.quantized.modules.linear import LinearLUT
+from chop.nn.quantized.modules.linear import LinearBinaryResidualSign, LinearLUT
 from chop.passes import quantize_transform_pass, verify_metadata_analysis_pass
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of
 from chop.tools.utils import generate_truth_table, init_Conv2dLUT_weight, init_LinearLUT_weight
+
+RESIDUAL = ("width", "stochastic", "bipolar")
 
 
 def config(k=2, levels=2, binarized=1, **others):
@@ -207,3 +209,26 @@ def test_a_weight_that_does_not_fit_has_no_tables():
         init_LinearLUT_weight(made, torch.randn(5, 7))
     with pytest.raises(ValueError, match=r"mask of shape \[6, 5\] does not fit LinearLUT"):
         init_LinearLUT_weight(made, torch.randn(5, 6), torch.ones(6, 5))
+
+
+@pytest.mark.parametrize(
+    ("cls", "shape"), [(LinearLUT, (3, 4)), (Conv2dLUT, (1, 2, 2))], ids=["linear", "conv2d"]
+)
+def test_the_trained_tables_are_found_under_the_name_of_the_labs(cls, shape):
+    layer = cls(*shape, config=config())
+    assert layer.trainer.weight is layer.weight
+    assert "trainer" not in {name for name, _ in layer.named_modules()}
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_layer_of_residual_signs_says_which_sum_it_computes(levels):
+    operands = ("data_in", "weight", "bias")
+    keys = {f"{o}_{k}": v for o in operands for k, v in zip(RESIDUAL, (1, 0, 1), strict=True)}
+    layer = LinearBinaryResidualSign(4, 3, config={**keys, "data_in_levels": levels}).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    assert (layer.levels, len(layer.means), layer.gamma.item()) == (levels, levels, 1.0)
+    expected, rest = torch.zeros_like(x), x
+    for mean in layer.means:
+        expected, rest = expected + rest.sign() * mean, rest - rest.sign() * mean
+    torch.testing.assert_close(layer.q("data_in", x), expected)
+    assert not {"means", "gamma"} & layer.state_dict().keys()

@@ -31,6 +31,19 @@ def test_additions_products_items_and_ends_are_patched(ready):
     assert verify_metadata_analysis_pass(graph)[1] == {}
 
 
+def test_options_beyond_the_default_are_noted_too(ready):
+    graph = ready(Net())
+    patch_metadata_transform_pass(graph, q_config=Q | {"data_in_rounding": "up"})
+    meta = {node.name: node.meta["mase"] for node in graph.nodes}
+    assert meta["add"]["common"]["args"]["data_in_1"]["rounding"] == "up"
+    assert "rounding" not in meta["add"]["common"]["results"]["data_out_0"]
+    assert meta["add"]["hardware"]["verilog_param"]["DATA_IN_1_ROUNDING"] == "up"
+    patch_metadata_transform_pass(graph, q_config=Q)
+    assert "rounding" not in meta["add"]["common"]["args"]["data_in_1"]
+    assert "DATA_IN_1_ROUNDING" not in meta["add"]["hardware"]["verilog_param"]
+    assert verify_metadata_analysis_pass(graph)[1] == {}
+
+
 def test_a_function_called_df_split_is_patched(ready):
     graph = ready(Net())
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.search.results.page import sections
+from chop.actions.search.results.page.circuits import circuits_section
 from chop.actions.search.results.page.columns import page_data
 from chop.actions.search.results.page.markup import Html, join, json_block, tag
 from chop.actions.search.results.page.reading import page_errors, read_record
@@ -53,6 +54,7 @@ def report_page(record: SearchRecord, live: str | None = None) -> str:
         front=sections.front_table(record),
         importance=sections.importance(record),
         tested=sections.tested(record) or "",
+        circuits=circuits_section(record) or "",
         failed=sections.failed(record),
         origin=sections.origin(record),
     )
@@ -78,23 +80,29 @@ def assembled(
     start: str = "",
     **parts: str,
 ) -> str:
-    """Return a page from a template, its scripts and its data; nothing else may run in it."""
+    """Return a page from the template of its body, its scripts and its data.
+
+    Nothing else may run in it.
+    """
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, scripts)) + start + "})();\n"
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
     policy += "" if live is None else "; connect-src 'self'"
     colours = "kind" if template == "page.html" else "search"
-    return string.Template(_asset(template)).substitute(
-        policy=policy,
-        style=style,
-        script=script,
-        data=json_block(data),
-        title=tag("title", title),
-        scatter=string.Template(_asset("scatter.html")).substitute(colours=colours),
+    body = _filled(
+        template,
+        scatter=_filled("scatter.html", colours=colours),
         trials=_asset("trials.html"),
         live="" if live is None else _live_bar(live),
+        overlays=_filled("overlays.html", data=json_block(data)).rstrip(),
         **parts,
     )
+    facts = {"policy": policy, "style": style, "script": script, "title": tag("title", title)}
+    return _filled("frame.html", body=body.rstrip("\n"), **facts)
+
+
+def _filled(template: str, **parts: str) -> str:
+    return string.Template(_asset(template)).substitute(parts)
 
 
 def _live_bar(version: str) -> Html:

@@ -79,6 +79,39 @@ class Trial(Scores):
         return self.state == "COMPLETE"
 
 
+class CircuitFacts(_Part):
+    """The circuit of a design: what was expected, simulated and synthesised."""
+
+    clock_period: float | None = None
+    latency_cycles: int | None = None
+    latency_ns: float | None = None
+    estimate: dict[str, float | None] = {}
+    sources: str | None = None  # path from the page
+    top: str | None = None
+    simulation: dict[str, float | None] | None = None
+    synthesis: SynthesisFacts | None = None
+    error: str | None = None
+
+
+class SynthesisFacts(_Part):
+    """The cells of a circuit, in all and by layer."""
+
+    target: str = ""
+    tool: str = ""
+    clock_period: float | None = None  # ns; that of the emitted circuit may be another one
+    latency_cycles: int | None = None
+    latency_ns: float | None = None
+    estimate: dict[str, float | None] = {}
+    packed_luts: int | None = None
+    luts: int | None = None
+    ffs: int | None = None
+    carries: int | None = None
+    dsps: int | None = None
+    brams: float | None = None
+    depth: int | None = None
+    layers: dict[str, dict[str, float]] = {}
+
+
 class SearchRecord(_Part):
     """A whole search."""
 
@@ -111,6 +144,7 @@ class SearchRecord(_Part):
     importance: dict[str, dict[str, float | None]] = {}
     chosen: int | None = None
     test: dict[str, dict[str, Any]] | None = None
+    circuits: dict[str, CircuitFacts] | None = None  # by trial
     state: Literal["running", "cut"] | None = None  # of a search that has not written its files
 
     @property

@@ -25,7 +25,7 @@ MOST_METRICS = 6  # columns of the front; the chosen design lists all
 MOST_BARS = 20
 MOST_NUMBERS = 30
 LONGEST_TRACEBACK = 8_000
-SIMULATED = "These numbers say nothing about real measurements."
+SIMULATED = "Results on measured data may differ."
 NAMES = {"mase": "MASE", "cpu": "CPU", "gpu": "GPU", "torch": "PyTorch"}
 
 

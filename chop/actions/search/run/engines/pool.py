@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.run.engines.base import Event, Work, WorkerDied
+from chop.registry import not_defined
 
 logger = logging.getLogger(__name__)
 
@@ -43,19 +44,19 @@ class PoolEngine(Generic[M]):
 
     def _send(self, member: M, work: Work) -> None:
         """Have a member begin with its work."""
-        raise NotImplementedError
+        raise not_defined(self, "_send", "pool")
 
     def _answered(self, seconds: float) -> Iterable[M]:
         """Return the members with a message, after so many seconds at most."""
-        raise NotImplementedError
+        raise not_defined(self, "_answered", "pool")
 
     def _receive(self, member: M) -> list[Event]:
         """Return the events in a message of a member."""
-        raise NotImplementedError
+        raise not_defined(self, "_receive", "pool")
 
     def _kill(self, member: M) -> None:
         """End a member that takes too long, and start another in its place."""
-        raise NotImplementedError
+        raise not_defined(self, "_kill", "pool")
 
     def free(self) -> int:
         busy = sum(member.work is not None for member in self._members)

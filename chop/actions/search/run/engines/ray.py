@@ -17,6 +17,7 @@ from typing import Any
 
 from chop.actions.search.run.engines.base import Event, Work
 from chop.actions.search.run.engines.pool import STARTS, Member, PoolEngine
+from chop.extras import install_command
 from chop.processes import import_path
 
 logger = logging.getLogger(__name__)
@@ -135,8 +136,7 @@ def import_ray() -> Any:
             import ray.exceptions
     except ImportError as error:
         raise ValueError(
-            "--engine ray needs Ray, which is not installed; "
-            '.venv/bin/pip install -c constraints.txt -e ".[cluster]"'
+            f"--engine ray needs Ray, which is not installed; {install_command('cluster')}"
         ) from error
     return ray
 

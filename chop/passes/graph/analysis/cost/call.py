@@ -130,10 +130,10 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 def count(call: Call) -> Count | None:
     """Return what a call costs, or None for an op without a rule."""
     rule_of_op = RULES.get(call.op)
-    if rule_of_op is None:
-        return None
     # traced code also computes with sizes; plain Python numbers cost nothing
-    return rule_of_op(call) if call.outputs else NOTHING
+    if not call.outputs and (rule_of_op is not None or not call.inputs):
+        return NOTHING
+    return None if rule_of_op is None else rule_of_op(call)
 
 
 def size(shape: Sequence[int]) -> int:

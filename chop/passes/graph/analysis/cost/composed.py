@@ -94,30 +94,26 @@ def _heads(batch: int, queries: int, keys: int, width: int, heads: int) -> Count
     return replace(inner, products=products)
 
 
-def _inside(count: Count) -> Count:
-    """Return the count of products of values that are inside an op, and in float."""
-    products = tuple(replace(p, left=None, right=None) for p in count.products)
-    return replace(count, products=products)
-
-
 def _functional_attention(call: Call) -> Count:
     """Cost of multi_head_attention_forward: sequence first, widths from its arguments."""
     query, key, value = call.data[:3]
     width, heads = call.arguments["embed_dim_to_check"], call.arguments["num_heads"]
     batch = query[1] if len(query) == 3 else 1
     rows, pairs = size(query[:-1]), size(key[:-1])
+    joint = "in_proj_weight" in call.inputs
+    names = ["in_proj_weight"] * 3 if joint else [f"{n}_proj_weight" for n in "qkv"]
     projected = [(rows, query[-1]), (pairs, key[-1]), (pairs, value[-1])]
     products = [
-        Product(n * depth * width, f"data_in_{i}", None, depth)
-        for i, (n, depth) in enumerate(projected)
+        Product(n * depth * width, f"data_in_{i}", name, depth, (i, 3) if joint else (0, 1))
+        for i, ((n, depth), name) in enumerate(zip(projected, names, strict=True))
     ]
-    products.append(Product(rows * width * width, None, None, width))
-    inner = _inside(_heads(batch, rows // batch, pairs // batch, width, heads))
-    # a bias that was passed is one of the tensors; None stays among the arguments
-    without = {name for name, value in call.arguments.items() if value is None}
-    biases = 0 if "in_proj_bias" in without else (rows + 2 * pairs) * width
-    biases += 0 if "out_proj_bias" in without else rows * width
-    return Count(tuple(products)) + plain(biases) + inner
+    products.append(Product(rows * width * width, "data_in_0", "out_proj_weight", width))
+    extra = ("bias_k" in call.inputs) + bool(call.arguments.get("add_zero_attn"))
+    inner = _heads(batch, rows // batch, pairs // batch + extra, width, heads)
+    biases = (rows + 2 * pairs) * width if "in_proj_bias" in call.inputs else 0
+    biases += rows * width if "out_proj_bias" in call.inputs else 0
+    masked = inner.products[0].macs * heads // width if len(call.data) > 3 else 0
+    return Count(tuple(products)) + plain(biases) + inner + plain(masked, 0)
 
 
 def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> Count:
@@ -141,6 +137,14 @@ def adapted_linear(call: Call) -> Count:
     base = _reading(_layer(call, "linear", x, call.out), f"{call.prefix}linear.data_in_0")
     up = _reading(_layer(call, "lora_b", low, call.out), None)
     return base + _layer(call, "lora_a", x, low) + up + plain(2 * size(call.out), size(call.out))
+
+
+@rule("edge_table")
+def tables_on_edges(call: Call) -> Count:
+    """Cost of one addition for each edge; a table is looked up without arithmetic."""
+    module: Any = call.module
+    rows = size(call.out) // module.n_out
+    return plain(rows * module.n_in * module.n_out)
 
 
 def _reading(count: Count, left: str | None) -> Count:

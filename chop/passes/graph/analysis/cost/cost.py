@@ -32,6 +32,7 @@ from chop.passes.graph.analysis.cost.tensors import (
 )
 from chop.passes.graph.describe.formats import layer_operand, node_formats
 from chop.passes.graph.describe.left_out import counts_operations
+from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
 from chop.passes.options import OutputPath, check_picture
 
 logger = logging.getLogger(__name__)
@@ -136,9 +137,10 @@ def call_of(node: fx.Node) -> Call:
 
 
 def _row(node: fx.Node, arithmetic: Count, stored: int, sparse: bool, counted: set[Place]) -> Row:
+    own = own_bit_ops(mase(node).module, arithmetic, sparse)
     if sparse:
         arithmetic = _without_zeros(node, arithmetic)
-    multiply, accumulate = _bit_ops(node, arithmetic)
+    multiply, accumulate = own or _bit_ops(node, arithmetic)
     parameters, weight_bits = _parameters(node, sparse, counted)
     moved = _moved_bits(node, stored, computes=arithmetic.flops > 0)
     return {
@@ -179,6 +181,17 @@ def _bit_ops(node: fx.Node, arithmetic: Count) -> tuple[int | float, int | float
         multiply += product.macs * left * right
         accumulate += product.macs * (left + right + guard_bits(product))
     return whole(multiply), whole(accumulate)
+
+
+def own_bit_ops(
+    module: Any, arithmetic: Count, sparse: bool = False
+) -> tuple[int | float, int | float] | None:
+    """Return the BitOPs of a layer whose widths differ within an operand; None for others."""
+    if not isinstance(module, LearnsWidths) or not (each := module.num_products()):
+        return None
+    calls = arithmetic.macs / each
+    multiply, accumulate = module.bit_operations(sparse=sparse)
+    return whole(calls * multiply), whole(calls * accumulate)
 
 
 def guard_bits(product: Product) -> int:

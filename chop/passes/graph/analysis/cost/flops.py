@@ -19,6 +19,7 @@ from chop.passes.graph.analysis.add_metadata import (
 )
 from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, count, numbered, size
 from chop.passes.graph.analysis.cost.cost import call_of, cost_of
+from chop.passes.graph.describe.formats import operand_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,12 @@ def calculate_modules(module: nn.Module, in_data: Any, out_data: Any) -> dict[st
                 f"give calculate_modules(module, (input,), (output,))"
             )
         inputs = numbered(shapes)
-        inputs |= {name: tuple(p.shape) for name, p in module.named_parameters()}
+        inputs |= {name: tuple(p.shape) for name, p in operand_parameters(module)}
         arithmetic = count(Call(spec.name, inputs, results, module))
     if arithmetic is None:
         logger.debug("no cost rule for %s: its computations count as 0", type(module).__name__)
     return {
-        "total_parameters": sum(p.numel() for p in module.parameters()),
+        "total_parameters": sum(p.numel() for _, p in operand_parameters(module)),
         **_computations(arithmetic or NOTHING),
         "input_buffer_size": size(shapes[0]) if shapes else 0,
         "output_buffer_size": size(results[0]) if results else 0,
@@ -119,7 +120,7 @@ def _measured(graph: MaseGraph, dummy_in: Mapping[str, Any] | None) -> MaseGraph
 def _node(node: fx.Node, row: Mapping[str, Any]) -> dict[str, Any]:
     call, module = call_of(node), mase(node).module
     return {
-        "total_parameters": sum(p.numel() for p in module.parameters()) if module else 0,
+        "total_parameters": sum(p.numel() for _, p in operand_parameters(module)) if module else 0,
         **_computations(count(call) or NOTHING),
         "input_buffer_size": size(call.data[0]) if call.data else 0,
         "output_buffer_size": size(call.out),

@@ -25,6 +25,7 @@ from chop.passes.graph.analysis.cost.cost import (
     batch_size,
     counts_of,
     guard_bits,
+    own_bit_ops,
     per_sample,
     whole,
 )
@@ -33,21 +34,29 @@ from chop.passes.graph.analysis.cost.tensors import (
     element_width,
     format_of,
     parameters_of,
+    readers_of,
     real_tensors,
     sources,
     stored_bits,
 )
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import averaged_weights
-from chop.passes.graph.describe.formats import dtype_of, layer_operand, operands_of
+from chop.passes.graph.describe.formats import (
+    dtype_of,
+    format_tensor_ids,
+    layer_operand,
+    operand_shape,
+    operands_of,
+)
 from chop.passes.graph.describe.in_place import named_in_place
 from chop.passes.graph.transforms.pruning.masks import masks_of
-from chop.passes.graph.transforms.quantize.quantize import float_target
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
     QuantizedFunction,
+    float_target,
     has_function,
     quantized_function,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
+from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
 
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]
@@ -117,11 +126,12 @@ class _Result:
 
 
 @dataclass
-class _Line:
+class Line:
     """One node: where its formats are stored, and the quantities that depend on them."""
 
     node: fx.Node
     module: nn.Module | None
+    count: Count
     target: Any  # the float function of a function node
     products: list[tuple[int, int, _CostSlot, _CostSlot]]  # how many, guard bits, both widths
     parameters: list[tuple[_CostSlot, int]]  # with the number of elements
@@ -137,7 +147,7 @@ class _Line:
 
     def formats(self) -> Formats:
         if isinstance(self.module, Quantized):
-            return self.module.formats
+            return self.module.counted_formats()
         if isinstance(self.node.target, QuantizedFunction):
             config: Any = self.node.kwargs["config"]
             return self.node.target.formats(config)
@@ -150,6 +160,8 @@ class _Line:
         return (stored / elements if stored < full and elements else None), elements
 
     def bit_ops(self, formats: Formats) -> int | float:
+        if (own := own_bit_ops(self.module, self.count)) is not None:
+            return own[0] + own[1]
         multiply = accumulate = 0.0
         for macs, guard, left_slot, right_slot in self.products:
             left, right = left_slot(formats), right_slot(formats)
@@ -198,7 +210,9 @@ class Ledger:
         """Return the costs in the current formats of the layers."""
         formats = [line.formats() for line in self.lines]
         last = self._last
-        if last is not None and last[0] == formats:
+        # formats give the means of widths that differ by element, but products need each
+        mixed = any(isinstance(line.module, LearnsWidths) for line in self.lines)
+        if last is not None and last[0] == formats and not mixed:
             return last[1]
         numbers = self._read(formats)
         # formats are compared by value next time, in case the dict has been modified
@@ -266,7 +280,7 @@ def _links(
     return list(links.values())
 
 
-def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:
+def _line(node: fx.Node, call: Count, counted: set[int]) -> Line:
     """The format-independent quantities of a node, before its readers are known."""
     products = [
         (p.macs, guard_bits(p), _width(node, p.left), _width(node, p.right)) for p in call.products
@@ -275,9 +289,10 @@ def _line(node: fx.Node, call: Count, counted: set[int]) -> _Line:
     counted.update(id(p) for p in new.values())
     reads = node.op == "get_attr"  # its parameter is the same size as its result
     held = {} if reads else new
-    return _Line(
+    return Line(
         node,
         mase(node).module,
+        call,
         float_target(node) if node.op in ("call_function", "call_method") else None,
         products,
         [(_operand(node, name, _stored(p.shape)), p.numel()) for name, p in held.items()],
@@ -302,7 +317,7 @@ def _is_form_of(new: nn.Module | None, old: nn.Module | None) -> bool:
     return (
         isinstance(new, kind)
         and isinstance(old, kind)
-        and getattr(new, "inplace", None) is getattr(old, "inplace", None)
+        and vars(new).get("inplace") is vars(old).get("inplace")
         and _same_values(new._parameters, old._parameters)
         and _same_values(new._modules, old._modules)
     )
@@ -312,7 +327,7 @@ def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return len(one) == len(other) and all(other.get(k, one) is value for k, value in one.items())
 
 
-def _is_quantized_form(line: _Line) -> bool:
+def _is_quantized_form(line: Line) -> bool:
     """Whether a node still calls the counted function, quantized or not."""
     node, now = line.node, isinstance(line.node.target, QuantizedFunction)
     # in float it may write in place, which changes lifetimes of tensors
@@ -361,7 +376,7 @@ def _float_format(node: fx.Node, name: str) -> NumberFormat:
 
 
 def _published(measure: Measure) -> Measure:
-    return lambda fmt: measure(from_precision(fmt.name, fmt.precision))
+    return lambda fmt: measure(from_precision(fmt.name, fmt.precision, **fmt.shown_options))
 
 
 def _stored(shape: Sequence[int]) -> Measure:
@@ -391,20 +406,20 @@ def _can_be_quantized(node: fx.Node) -> bool:
     return node.op == "call_module" or _rounded(node) is not None
 
 
-def _connect_readers(lines: Sequence[_Line]) -> None:
+def _connect_readers(lines: Sequence[Line]) -> None:
     """Record for each result which operands read it."""
     number = {line.node: i for i, line in enumerate(lines)}
     origins = {line.node: sources(line.node) for line in lines if _can_be_quantized(line.node)}
     for line in lines:
         for result in line.results:
             measure = _stored(result.shape)
-            for user in line.node.users:
+            for user in readers_of(line.node):
                 read = [name for name, node in origins.get(user, {}).items() if node is line.node]
                 slots = [_operand(user, name, measure) for name in read]
                 result.readers.append((number[user], slots))
 
 
-def _record_weights(lines: Iterable[_Line]) -> None:
+def _record_weights(lines: Iterable[Line]) -> None:
     """Record the weights of layers; a layer that is called twice counts once."""
     weighed = set()
     for line in lines:
@@ -414,7 +429,7 @@ def _record_weights(lines: Iterable[_Line]) -> None:
         if names:
             weighed.add(owner)
         for name in names:
-            shape = list(common.args.tensor(name).shape)
+            shape = operand_shape(node, name)
             average = methodcaller("average_bits", shape)
             key = layer_operand(common.mase_op, name) or ""
             slot = _CostSlot(key, average, from_dtype(dtype_of(node, name)))
@@ -424,11 +439,13 @@ def _record_weights(lines: Iterable[_Line]) -> None:
 def _other_saved_bits(model: nn.Module, counted: set[int]) -> int:
     """Bits of saved tensors that are not parameters of nodes, as torch stores them."""
     saved = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
-    return sum(8 * t.nbytes for key, t in saved.items() if key not in counted)
+    scales = format_tensor_ids(model)  # which the bits of their tensors contain
+    return sum(8 * t.nbytes for key, t in saved.items() if key not in counted | scales)
 
 
 def _other_sizes(model: nn.Module, counted: set[int]) -> list[int]:
-    """Return the sizes of parameters and buffers that no node holds; masks do not count."""
+    """Return the sizes of parameters and buffers that no node holds, without masks and scales."""
     masks = {id(mask) for module in model.modules() for mask in masks_of(module).values()}
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return [t.numel() for key, t in tensors.items() if key not in counted | masks]
+    unseen = counted | masks | format_tensor_ids(model)
+    return [t.numel() for key, t in tensors.items() if key not in unseen]

@@ -11,10 +11,15 @@ from torch import Tensor, fx
 
 from chop.ir.graph.mase_metadata import Operands, TensorMeta, mase
 from chop.ir.operands import bind_operands
-from chop.ir.ops import identify
-from chop.numerics import NumberFormat, from_dtype, from_precision
+from chop.ir.ops import has_trait, identify
+from chop.numerics import NumberFormat, from_dtype
 from chop.passes.base import PassArgsError
-from chop.passes.graph.describe.formats import OPERANDS, layer_operand, node_formats
+from chop.passes.graph.describe.formats import (
+    OPERANDS,
+    formatted_parameters,
+    layer_operand,
+    node_formats,
+)
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 
@@ -51,7 +56,7 @@ def format_of(tensor: TensorMeta) -> NumberFormat:
     """The format that the metadata names, or torch's dtype."""
     if tensor.get("type") == "model_specific_input":
         return from_dtype(tensor.torch_dtype)
-    return from_precision(tensor.type, tensor.precision)
+    return tensor.format
 
 
 def operand_format(node: fx.Node, name: str) -> NumberFormat:
@@ -62,9 +67,9 @@ def operand_format(node: fx.Node, name: str) -> NumberFormat:
     # a quantized layer knows more than its metadata: options beyond the precision may cost bits
     fmt = None
     if isinstance(module, Quantized):  # its parts, as attention has them, take its formats
-        fmt = module.formats.get(layer_operand(mase(node).common.mase_op, name) or "")
+        fmt = _counted(module, layer_operand(mase(node).common.mase_op, name), name)
     elif isinstance(inside, Quantized):
-        fmt = inside.formats.get(OPERANDS.get(operand, ""))
+        fmt = _counted(inside, OPERANDS.get(operand), operand)
     if fmt is not None:
         return fmt
     # a submodule may take an operand of its module unrounded
@@ -72,6 +77,14 @@ def operand_format(node: fx.Node, name: str) -> NumberFormat:
     if recorded is None:  # a parameter that is stored in another form
         return from_dtype(parameters_of(node)[name].dtype)
     return format_of(args.tensor(recorded))
+
+
+def _counted(layer: Quantized, operand: str | None, name: str) -> NumberFormat | None:
+    """Return the format whose bits an operand of a layer costs; None for one in float."""
+    fmt = layer.formats.get(operand or "")
+    if fmt is None:
+        return None
+    return layer.counted_format("data_in" if operand == "data_in" else name, fmt)
 
 
 def stored_bits(fmt: NumberFormat, shape: list[int]) -> int:
@@ -92,9 +105,18 @@ def result_bits(node: fx.Node) -> int:
     total = 0
     for tensor in result_tensors(node):
         stored = stored_bits(format_of(tensor), tensor.shape)
-        read = [_read_bits(user, node, tensor) for user in node.users]
+        read = [_read_bits(user, node, tensor) for user in readers_of(node)]
         total += stored if None in read or not read else min(stored, max(b for b in read if b))
     return total
+
+
+def readers_of(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that read the numbers of a result, not only its sizes."""
+    return [
+        user
+        for user in node.users
+        if result_tensors(user) or not has_trait(mase(user).common.mase_op, "sizes")
+    ]
 
 
 def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None:
@@ -108,6 +130,7 @@ def _read_bits(user: fx.Node, source: fx.Node, tensor: TensorMeta) -> int | None
 
 def place_of(tensor: Tensor) -> Place:
     """Identify the memory of a tensor: equal for all tensors that share it."""
+    # private; data_ptr() is zero for all tensors on the meta device
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel()
 
 
@@ -115,19 +138,12 @@ def parameters_of(node: fx.Node) -> dict[str, Tensor]:
     """The parameters of a node by operand name: of its module, or the one that get_attr reads."""
     module = mase(node).module
     if module is not None:
-        return {_operand_name(name): p for name, p in module.named_parameters()}
+        return {**formatted_parameters(module)}
     if node.op == "get_attr":
         attribute = fetch_attr(mase(node).model, str(node.target))
         if isinstance(attribute, torch.nn.Parameter):
             return {"data_out_0": attribute}
     return {}
-
-
-def _operand_name(name: str) -> str:
-    """The operand name of a parameter, which a parametrization stores as `original`."""
-    if not name.endswith(".original"):
-        return name
-    return name.removesuffix(".original").replace("parametrizations.", "")
 
 
 def weights_of(node: fx.Node) -> dict[str, Tensor]:
@@ -141,7 +157,18 @@ def weights_of(node: fx.Node) -> dict[str, Tensor]:
     weight = getattr(module, "weight", None)  # it may be computed from several parameters
     if isinstance(weight, Tensor) and "weight" not in tensors:
         return {**tensors, "weight": weight.detach()}
-    return {name: operand_format(node, name)(t.detach()) for name, t in tensors.items()}
+    return {name: _as_rounded(node, name, t.detach()) for name, t in tensors.items()}
+
+
+def _as_rounded(node: fx.Node, name: str, values: Tensor) -> Tensor:
+    """Return a parameter as its layer rounds it."""
+    module = mase(node).module
+    fmt = module.formats.get(module.operand_of(name)) if isinstance(module, Quantized) else None
+    if fmt is None or not isinstance(module, Quantized):
+        return operand_format(node, name)(values)  # type: ignore[no-any-return]
+    with torch.no_grad():
+        rounded: Tensor = module.rounding(name, fmt)(values)
+    return rounded
 
 
 def nonzero(tensor: Tensor) -> int:

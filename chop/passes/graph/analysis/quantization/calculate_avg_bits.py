@@ -10,11 +10,16 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, has_trait, ops_with
+from chop.numerics import from_dtype
 from chop.passes.base import graph_pass
-from chop.passes.graph.describe.formats import layer_operand, node_formats
+from chop.passes.graph.describe.formats import (
+    dtype_of,
+    layer_operand,
+    node_formats,
+    operand_shape,
+)
 
-# transposed convolutions are left out of the average, as the labs' figures leave them out
-WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
+WEIGHTED = ops_with("weighted_sum")
 
 
 def averaged_weights(node: fx.Node) -> list[str]:
@@ -27,9 +32,10 @@ def averaged_weights(node: fx.Node) -> list[str]:
     if common.mase_op in WEIGHTED:
         return ["weight"]
     spec, module = OPS.get(common.mase_op), mase(node).module
-    if module is None:
-        return []
     tensors = dict(common.args.tensors())
+    if module is None:
+        several = has_trait(common.mase_op, "inner_products")
+        return [name for name in tensors if several and "weight" in name]
     matrices = [name for name, _ in module.named_parameters() if name in tensors]
     matrices = [name for name in matrices if len(tensors[name].shape) > 1]
     if has_trait(common.mase_op, "inner_products"):
@@ -51,11 +57,10 @@ def calculate_avg_bits_mg_analysis_pass(
     data: list[tuple[float, int]] = []
     counted = set()
     for node in graph.nodes:
-        common = mase(node).common
         names = averaged_weights(node)
         if not names:
             continue
-        sizes = {n: math.prod(common.args.tensor(n).shape) for n in (*names, "data_in_0")}
+        sizes = {n: math.prod(operand_shape(node, n)) for n in (*names, "data_in_0")}
         bits = {name: (_bits(node, name, legacy_sum), size) for name, size in sizes.items()}
         own = [bits[name] for name in names]
         layers[node.name] = {"w_avg_bit": _average(own), "data_avg_bit": bits["data_in_0"][0]}
@@ -74,9 +79,12 @@ def _average(tensors: list[tuple[float, int]]) -> float:
 
 
 def _bits(node: fx.Node, name: str, legacy_sum: bool) -> float:
-    tensor = mase(node).common.args.tensor(name)
-    if legacy_sum:
-        return float(sum(number for number in tensor.precision if isinstance(number, int)))
+    args = mase(node).common.args
     # the node knows more than its metadata: options beyond the precision may cost bits
     fmt = node_formats(node).get(layer_operand(mase(node).common.mase_op, name) or "")
-    return (fmt or tensor.format).average_bits(tensor.shape)
+    if fmt is None:
+        fmt = args.tensor(name).format if name in args else from_dtype(dtype_of(node, name))
+    if not legacy_sum:
+        return fmt.average_bits(operand_shape(node, name))
+    precision = args.tensor(name).precision if name in args else fmt.precision
+    return float(sum(number for number in precision if isinstance(number, int)))

@@ -23,12 +23,12 @@ from chop.ir.ops import ops_with
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
-from chop.passes.graph.analysis.sensitivity.rerun import Rerun
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
 from chop.passes.graph.describe.interpreter import input_values, restored_random_state
+from chop.passes.graph.describe.rerun import Rerun
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import NodeChoice, OutputPath, Problem, check_picture, choices
-from chop.passes.select import By, select
+from chop.passes.select import By, matching, select
 
 logger = logging.getLogger(__name__)
 
@@ -90,17 +90,16 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 @sensitivity_analysis_pass.chooses
 def _named(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
-    yield from choices("nodes", options["by"], options["nodes"])
+    yield from choices("nodes", options["by"], options["nodes"], or_module=True)
 
 
 def _chosen(graph: MaseGraph, by: Any, keys: Sequence[str] | None) -> list[str]:
     """Return the names of the nodes that match `keys`, or of all weighted layers."""
     weighted = [node for node in graph.nodes if mase(node).common.mase_op in WITH_WEIGHTS]
-    names = [node.name for node in (weighted if keys is None else select(graph, by, keys))]
-    if not names:
+    if not (weighted if keys is None else matching(graph, by, list(keys))):
         wanted = ", ".join(WITH_WEIGHTS if keys is None else keys)
         raise PassArgsError(f"no node of the graph matches {wanted}; name others in nodes")
-    return names
+    return [node.name for node in (weighted if keys is None else select(graph, by, keys))]
 
 
 def _rounded(graph: MaseGraph, nodes: list[str], config: Mapping[str, Any]) -> Rerun:

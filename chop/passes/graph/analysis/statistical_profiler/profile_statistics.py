@@ -5,26 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any
 
 from annotated_types import Ge
 from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves, tree_map_only
 from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import TensorMeta, mase
-from chop.ir.operands import NAMED_OPERANDS, bind_operands, described, flatten
-from chop.ir.ops import identify
+from chop.ir.graph.mase_metadata import mase
+from chop.ir.operands import NAMED_OPERANDS
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.statistical_profiler.stat import Statistic, create_new_stat
-from chop.passes.graph.describe.interpreter import (
-    GraphRunner,
-    RunError,
-    input_values,
-    restored_random_state,
+from chop.passes.graph.describe.batches import (
+    batches,
+    check_count,
+    check_generator,
+    numbered,
+    taken,
 )
+from chop.passes.graph.describe.interpreter import GraphRunner, RunError, restored_random_state
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import By, select
@@ -59,11 +58,8 @@ def profile_statistics_analysis_pass(
     nodes = select(graph, by, target_activation_nodes)
     activations = _activation_targets(nodes, activation_statistics or {}, profile_output_activation)
     needs_inputs = any(activations.values())
-    if needs_inputs and not isinstance(input_generator, Iterable):
-        raise PassArgsError(
-            "pass 'profile_statistics' needs an input_generator to profile activations: "
-            f"an iterator of dicts such as {{'x': batch}}, not {type(input_generator).__name__}"
-        )
+    if needs_inputs:
+        check_generator("profile_statistics", "profile activations", input_generator)
     _profile_weights(graph, weights)
     if needs_inputs:
         _profile_activations(graph, activations, input_generator, num_samples)
@@ -88,7 +84,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
 @profile_statistics_analysis_pass.chooses
 def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
     for key in ("target_weight_nodes", "target_activation_nodes") if "by" in options else ():
-        yield from choices(key, options["by"], options[key])
+        yield from choices(key, options["by"], options[key], or_module=True)
 
 
 def _new_stats(statistics: Statistics) -> dict[str, Statistic]:
@@ -159,51 +155,14 @@ def _profile_activations(
         restored_random_state(graph.model),
         tqdm(total=total, desc="Profiling act statistics") as bar,
     ):
-        for inputs, size in _batches(graph, input_generator, num_samples):
+        for inputs, size in batches(graph, input_generator, num_samples):
             try:
                 _StatisticsWatch(graph, targets, size, batched).run_unchanged(inputs)
             except RunError as error:
                 raise PassArgsError(f"pass 'profile_statistics': {error}") from error.__cause__
             samples += size
             bar.update()
-    if samples == 0:
-        raise PassArgsError("input_generator yields no batches; it must yield at least one")
-    if samples < num_samples:
-        logger.warning(
-            "input_generator ended after %d of the %d requested samples", samples, num_samples
-        )
-
-
-def _batches(
-    graph: MaseGraph, input_generator: Any, num_samples: int
-) -> Iterator[tuple[list[Any], int]]:
-    """Yield inputs in the order of the model's arguments, and the number of samples in them.
-
-    The last batch is cut so that there are `num_samples` samples in total.
-    """
-    left = num_samples
-    for values in input_generator:
-        if not isinstance(values, Mapping):
-            raise PassArgsError(
-                f"input_generator yields dicts such as {{'x': batch}}, not {type(values).__name__}"
-            )
-        tensors = [v for v in tree_leaves(dict(values)) if isinstance(v, Tensor) and v.ndim]
-        if not tensors:
-            raise PassArgsError("input_generator yields a dict without a tensor in it")
-        whole = len(tensors[0])
-        if whole == 0:
-            raise PassArgsError("input_generator yields an empty batch")
-        size = min(whole, left)
-        cut = tree_map_only(Tensor, partial(_first_rows, whole, size), dict(values))
-        yield input_values(graph, cut, "input_generator"), size
-        left -= size
-        if left == 0:
-            return
-
-
-def _first_rows(whole: int, size: int, x: Tensor) -> Tensor:
-    """Return the first `size` samples of a tensor that has `whole` of them."""
-    return x[:size] if x.ndim and len(x) == whole else x
+    check_count(samples, num_samples)
 
 
 class _StatisticsWatch(GraphRunner):
@@ -226,9 +185,9 @@ class _StatisticsWatch(GraphRunner):
         if not self.targets.get(n):
             return super().run_node(n)
         # arguments go first, before an in-place op changes them
-        self._show(n, _taken(n, *self.fetch_args_kwargs_from_env(n)))
+        self._show(n, taken(n, *self.fetch_args_kwargs_from_env(n)))
         result = super().run_node(n)
-        self._show(n, _numbered("data_out", result))
+        self._show(n, numbered("data_out", result))
         return result
 
     def _show(self, n: fx.Node, tensors: dict[str, Tensor]) -> None:
@@ -242,19 +201,3 @@ class _StatisticsWatch(GraphRunner):
             with _located_errors(n, name):
                 for stat in self.targets[n][name].values():
                     (stat.update_a_batch if rows else stat.update_a_sample)(x)
-
-
-def _taken(node: fx.Node, args: Any, kwargs: Any) -> dict[str, Tensor]:
-    """The tensors that a node takes, by operand name."""
-    if node.op == "output":
-        return _numbered("data_in", args)
-    module = mase(node).module
-    args, kwargs = (described(value, lambda tensor: tensor) for value in (args, kwargs))
-    operands = bind_operands(node, identify(node, module), module, args, kwargs)
-    return {name: op.value for name, op in operands.items() if isinstance(op, TensorMeta)}
-
-
-def _numbered(prefix: str, value: Any) -> dict[str, Tensor]:
-    """The tensors in `value` by name, numbered as in the metadata, where other values count too."""
-    leaves = enumerate(flatten(value))
-    return {f"{prefix}_{i}": leaf for i, leaf in leaves if isinstance(leaf, Tensor)}

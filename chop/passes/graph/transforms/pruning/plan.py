@@ -23,7 +23,7 @@ from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.graph.transforms.pruning.weights import weight_names
 from chop.passes.options import NodeChoice, Problem
-from chop.passes.select import By, select
+from chop.passes.select import By, select, spellings
 from chop.registry import unknown
 
 Scope = Literal["local", "global"]
@@ -128,12 +128,11 @@ class PruneRequest:
             return nodes if "linear" in wanted else []
         if self.by == "regex_name":
             return [n for n in nodes if any(re.fullmatch(key, n.name) for key in wanted)]
-        return [node for node in nodes if wanted & {node.name, str(node.target)}]
+        names = spellings(graph.nodes)
+        return [node for node in nodes if wanted & {*names[node]}]
 
     def _chosen(self, graph: MaseGraph, wanted: Mapping[str, float]) -> dict[fx.Node, float]:
         by_key = {key: value for key, value in wanted.items() if key != "default"}
-        if self.by == "name":
-            by_key = _names_for_targets(graph, by_key)
         chosen = select(graph, self.by, by_key)
         asked: dict[fx.Node, float] = {}
         for node in graph.nodes:
@@ -153,15 +152,19 @@ def is_prunable(node: fx.Node) -> bool:
 
 
 def warn_of_unpruned(graph: MaseGraph) -> None:
-    """Warn once for a graph of matrices of weights that cannot be pruned."""
-    left_out = {
-        node: [p for p in parameters if p.dim() > 1]
+    """Warn once for a graph of layers and parameters with weights that cannot be pruned."""
+    left_out = [
+        node
         for node, parameters in weights_of_nodes(graph).items()
-        if not (is_prunable(node) or has_adapter(node)) and _multiplies(node)
-    }
-    left_out = {node: matrices for node, matrices in left_out.items() if matrices}
-    stays = "stays as it is" if len(left_out) == 1 else "stay as they are"
-    warn_of_left_out(graph, "pruned", left_out, stays)
+        if not _can_be_pruned(node) and _multiplies(node) and any(p.dim() > 1 for p in parameters)
+    ]
+    stays = "stays as it is", "stay as they are"
+    warn_of_left_out(graph, "pruned", left_out, _can_be_pruned, stays)
+
+
+def _can_be_pruned(node: fx.Node) -> bool:
+    """Whether a node calls a layer with weights that this pass prunes, or that of an adapter."""
+    return is_prunable(node) or has_adapter(node)
 
 
 def _multiplies(node: fx.Node) -> bool:
@@ -217,13 +220,6 @@ def _wrong_number(number: Any, granularity: Granularity | None) -> str | None:
         f"is {number}, but {granularity.keep}:{granularity.of} means {granularity.sparsity:g}; "
         f"leave sparsity out, or give 0 to leave a layer as it is"
     )
-
-
-def _names_for_targets(graph: MaseGraph, wanted: Mapping[str, float]) -> dict[str, float]:
-    """Replace dotted names of modules by the names of their nodes."""
-    nodes = {str(n.target): n.name for n in graph.nodes if n.op == "call_module"}
-    names = {node.name for node in graph.nodes}
-    return {key if key in names else nodes.get(key, key): v for key, v in wanted.items()}
 
 
 def _once_per_module(asked: Mapping[fx.Node, float]) -> dict[fx.Node, float]:

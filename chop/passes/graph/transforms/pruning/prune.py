@@ -19,7 +19,12 @@ from chop.passes.graph.transforms.pruning import methods
 from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.passes.graph.transforms.pruning.masks import attach_mask, masks_of, renewed
 from chop.passes.graph.transforms.pruning.methods import METHODS, scored_tensor, share, smallest
-from chop.passes.graph.transforms.pruning.plan import Pattern, PruneRequest, warn_of_unpruned
+from chop.passes.graph.transforms.pruning.plan import (
+    Pattern,
+    PruneRequest,
+    is_prunable,
+    warn_of_unpruned,
+)
 from chop.passes.graph.transforms.pruning.weights import (
     LayerWeight,
     layer_masks,
@@ -94,7 +99,7 @@ def _prune_weights(
     graph: MaseGraph, request: PruneRequest, asked: Mapping[fx.Node, float], seed: int
 ) -> dict[str, dict[str, float]]:
     layers = {node: graph.modules[str(node.target)] for node in asked}
-    if not layers:
+    if not any(map(is_prunable, graph.nodes)):
         logger.warning("This graph has no layer with weights that can be pruned.")
     weights = [LayerWeight(n, name) for n, layer in layers.items() for name in weight_names(layer)]
     if request.scope == "global" and not isinstance(request.granularity, Pattern):

@@ -24,7 +24,7 @@ from chop.passes.graph.transforms.pruning.plan import PruneRequest
 from chop.passes.graph.transforms.pruning.prune import sparsity_row, sparsity_table
 from chop.passes.graph.transforms.pruning.shrink import Places, cut_tensor, shrunk, sides_of
 from chop.passes.options import NodeChoice, Problem
-from chop.passes.select import By
+from chop.passes.select import By, spellings
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +87,9 @@ def _check_named(graph: MaseGraph, channels: ChannelGraph, request: PruneRequest
     """Raise an error for layers named by the user that cannot lose channels."""
     if not isinstance(request.sparsity, Mapping) or request.by != "name":
         return
-    nodes = {node.name: node for node in graph.nodes}
-    targets = {str(node.target): node for node in graph.nodes if node.op == "call_module"}
+    nodes = {name: node for node, names in spellings(graph.nodes).items() for name in names}
     for key, value in request.sparsity.items():
-        node = nodes.get(key) or targets.get(key)
+        node = nodes.get(key)
         if node is None or not value:
             continue
         obstacle = obstacle_to(channels, str(node.target))

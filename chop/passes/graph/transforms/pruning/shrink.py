@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.pruning.masks import mask_name, renewed
 from chop.passes.graph.transforms.pruning.movement import movement_name
 
@@ -71,8 +72,15 @@ def shrunk(layer: nn.Module, outs: Places = None, ins: Places = None) -> nn.Modu
         for name, dim in places.items():
             for each in (name, mask_name(name), movement_name(name)):
                 cut_tensor(new, each, dim, kept)
+            if isinstance(new, FormattedLayer):
+                new.cut_tensors(name, dim, kept)
         for count in counts:
             setattr(new, count, len(kept))
+    if isinstance(new, FormattedLayer):
+        inputs = ins if sides.ins or sides.in_counts else outs  # a norm has the same channels
+        for operand, kept in (("data_in", inputs), ("data_out", outs)):
+            if kept is not None:
+                new.cut_tensors(operand, None, kept)
     if "_kept" in vars(new):
         vars(new)["_kept"] = {}  # rounded weights of the old shape
     return new

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from chop.ir.ops import module_op
+from chop.passes.graph.describe.formats import formatted_parameters
 from chop.passes.graph.transforms.pruning.masks import masks_of
 
 
@@ -34,17 +35,26 @@ class LayerWeight:
         return layer.get_submodule(self.name.rpartition(".")[0])
 
 
-def weight_names(layer: nn.Module) -> list[str]:
-    """Return the names of the weights of a layer that can be pruned; [] for any other layer."""
+def weights_of_layer(layer: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights of a layer of products, by name; {} for any other layer.
+
+    The main parameter of a parametrized weight stands for it.
+    """
     cls: Any = type(layer)
     op = module_op(cls)
     traits = op.traits if op is not None else frozenset()
+    known = formatted_parameters(layer)
     if "weighted_sum" in traits:
-        return ["weight"] if layer._parameters.get("weight") is not None else []
+        return {name: p for name, p in known.items() if name == "weight"}
     if "inner_products" not in traits:
-        return []
-    names = [name for name, _ in layer.named_parameters()]
-    return [name for name in names if "weight" in name.rpartition(".")[2]]
+        return {}
+    return {name: p for name, p in known.items() if "weight" in name.rpartition(".")[2]}
+
+
+def weight_names(layer: nn.Module) -> list[str]:
+    """Return the names of the weights of a layer that can be pruned; [] for any other layer."""
+    plain = dict(layer.named_parameters())  # what is parametrized has another name there
+    return [name for name in weights_of_layer(layer) if name in plain]
 
 
 def weight_count(layer: nn.Module) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chop.numerics import NumberFormat
+from chop.passes.graph.transforms.quantize.multihead import attention_function
 
-Composed = Callable[..., Any]  # takes the format of inner operands before the function's arguments
+
+@dataclass(frozen=True)
+class Composed:
+    """The rounding form of a function: `call` takes the format of inner operands first.
+
+    `operands` are those of its arguments where the order in the table of ops does not tell them.
+    """
+
+    call: Callable[..., Any]
+    operands: Mapping[str, str] | None = None
 
 
 def attention(
@@ -58,7 +69,13 @@ def _softmax(scores: Tensor) -> Tensor:
 
 
 _ATTENTION = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
-COMPOSED: dict[Any, Composed] = dict.fromkeys(_ATTENTION, attention)
+_MULTIHEAD = dict.fromkeys(("query", "key", "value"), "data_in")
+_MULTIHEAD |= {f"{name}_proj_weight": "weight" for name in ("in", "q", "k", "v", "out")}
+_MULTIHEAD |= dict.fromkeys(("in_proj_bias", "bias_k", "bias_v", "out_proj_bias"), "bias")
+COMPOSED: dict[Any, Composed] = {
+    **dict.fromkeys(_ATTENTION, Composed(attention)),
+    F.multi_head_attention_forward: Composed(attention_function, _MULTIHEAD),
+}
 
 
 def composed_form(target: Callable[..., Any]) -> Composed | None:

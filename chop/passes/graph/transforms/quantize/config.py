@@ -20,6 +20,8 @@ OTHER_KEYS = (
     *("data_in_skip_first_dim", "binary_training", "node_meta_stat"),
     *("additional_layers_inputs", "additional_layers_outputs"),
 )
+# keys that say how to round, of which ignoring one would compute other numbers than asked for
+ARITHMETIC = ("rounding", "overflow")
 OPERANDS = ("data_in", "weight", "bias", "data_out")
 
 
@@ -51,11 +53,16 @@ def is_key_of_any_format(key: str) -> bool:
 
 
 def check_known(owner: str, config: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse a key that no format has; warn of one that only others have, which is ignored."""
+    """Refuse a key that no format has, and `rounding` or `overflow` of another format.
+
+    Other keys of other formats are ignored with a warning.
+    """
     surplus = [key for key in config if key not in known]
     for key in surplus:
         if not isinstance(key, str) or not is_key_of_any_format(key):
             raise UnknownName(f"key of {owner}", key, sorted(known))
+        if key.endswith(ARITHMETIC):
+            raise ValueError(f"{owner} has no {key!r}, which only integer has; leave it out")
     if surplus:
         warn_of_surplus(owner, tuple(surplus))
 
@@ -64,7 +71,8 @@ def check_known(owner: str, config: Mapping[str, Any], known: Collection[str]) -
 def warn_of_surplus(owner: str, keys: tuple[str, ...]) -> None:
     """Warn once that keys of other formats are ignored."""
     these = ", ".join(map(repr, keys))
-    logger.warning("%s has no %s, which other formats have; it is ignored", owner, these)
+    ignored = "it is ignored" if len(keys) == 1 else "they are ignored"
+    logger.warning("%s has no %s, which other formats have; %s", owner, these, ignored)
 
 
 def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[str, NumberFormat]:
@@ -76,7 +84,7 @@ def layer_formats(config: Mapping[str, Any], operands: Iterable[str]) -> dict[st
     cls = format_in(config)
     if "data_in_skip_first_dim" in config and "batched" in cls.refinement_keys():
         config["data_in_batched"] = config.pop("data_in_skip_first_dim")  # the older name
-    check_known(f"a {cls.name} config", config, known_keys(config["name"]))
+    check_known(cls.config_name(), config, known_keys(config["name"]))
     if config.get("bypass", False) not in (True, False, None):
         raise ValueError(f"bypass is {config['bypass']!r}; give true or false")
     if config.get("bypass"):

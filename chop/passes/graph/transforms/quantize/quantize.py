@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, module_op
-from chop.numerics import FORMATS
+from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.affine import Affine
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -28,23 +27,31 @@ from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
 from chop.passes.graph.transforms.metadata_sync import note_module
 from chop.passes.graph.transforms.quantize import quantized_funcs as funcs
 from chop.passes.graph.transforms.quantize import variants
+from chop.passes.graph.transforms.quantize.calibrated import (
+    ACTIVATIONS,
+    check_channels,
+    require_scales,
+)
+from chop.passes.graph.transforms.quantize.chosen import Chosen, shown
 from chop.passes.graph.transforms.quantize.config import (
     OPERANDS,
     config_in,
     layer_formats,
     without_na,
 )
-from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
+from chop.passes.graph.transforms.quantize.marks import without_marks
+from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction, float_target
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     LAYERS,
     Quantized,
     layer_for,
     variant,
 )
+from chop.passes.graph.transforms.quantize.resolve import Resolver
 from chop.passes.graph.transforms.quantize.variants import is_variant
 from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
-from chop.registry import UnknownName, unknown
+from chop.registry import UnknownName
 
 QUANTIZEABLE_OP = tuple(
     op.name
@@ -72,10 +79,12 @@ def quantize_transform_pass(
 
     Each key has a table `{"config": {"name": format, "data_in_…": …, "weight_…": …}}`; `default` is
     for all other nodes that can be quantized. The name None (in TOML "NA") leaves a node as it is.
+    A fraction width "calibrated" is chosen from the values of a weight, or from the histogram of an
+    activation, which the pass `calibrate` makes. The table of what was chosen is logged.
     All configs are checked before anything is changed. LogicNets layers that are not chosen by name
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
-    plan = _plan(graph, by, default, per_key)
+    plan, chosen = _resolved(graph, _plan(graph, by, default, per_key))
     warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
@@ -92,7 +101,8 @@ def quantize_transform_pass(
         note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
     graph.fx_graph.lint()
     graph.model.recompile()
-    return {"quantized": [node.name for node in changed]}
+    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
+    return info | ({"calibrated": shown(chosen)} if chosen else {})
 
 
 @quantize_transform_pass.law
@@ -129,7 +139,8 @@ def chosen_nodes(
 ) -> Iterator[NodeChoice]:
     """Yield the nodes that the tables are for."""
     for key in per_key(options) if "by" in options else ():
-        yield NodeChoice(key, options["by"], key, ops=ops, done="quantized", must_match=must_match)
+        by = options["by"]
+        yield NodeChoice(key, by, key, ops, "quantised", or_module=True, must_match=must_match)
 
 
 quantize_transform_pass.chooses(partial(chosen_nodes, ops=QUANTIZEABLE_OP, must_match=True))
@@ -138,18 +149,13 @@ quantize_transform_pass.chooses(partial(chosen_nodes, ops=QUANTIZEABLE_OP, must_
 def _plan(
     graph: MaseGraph, by: Any, default: Mapping[str, Any] | None, per_key: Mapping[str, Any]
 ) -> Plan:
-    """Map nodes to configs; raises an error for keys that match nothing or cannot be quantized."""
+    """Map nodes to configs; raises an error for keys that match nothing or cannot be quantised."""
     configs = {key: node_config(key, table) for key, table in per_key.items() if key not in IGNORED}
     rest = node_config("default", default) if default is not None else None
     try:
-        chosen = select(graph, by, configs)
+        chosen = select(graph, by, configs, must_match=True)
     except (UnknownName, ValueError) as error:
         raise PassArgsError(f"pass 'quantize': {error}") from None
-    if by == "regex_name":
-        names = [node.name for node in graph.nodes]
-        for key in configs:
-            if not any(re.fullmatch(key, name) for name in names):
-                raise PassArgsError(f"pass 'quantize': {unknown('node matching', key, names)}")
     plan: Plan = {}
     for node in graph.nodes:
         adapted = by == "type" and has_adapter(node)
@@ -164,6 +170,27 @@ def _plan(
             raise PassArgsError(f"pass 'quantize': node {node.name!r} {reason}")
     _check_shared(graph, plan)
     return {node: _with_statistics(node, config) for node, config in plan.items()}
+
+
+def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
+    """Return the configs with numbers for what they leave to calibration, and what was chosen."""
+    resolver = Resolver(graph)
+    try:
+        return resolver.plan(plan)
+    except ValueError as error:
+        at = _first_unresolved(resolver, plan, str(error))
+        raise PassArgsError(f"pass 'quantize'{at}: {error}") from error
+
+
+def _first_unresolved(resolver: Resolver, plan: Plan, text: str) -> str:
+    """Return the node of an error as it stands in messages; empty if the error names it."""
+    for node, config in plan.items():
+        try:
+            resolver.config(node, config)
+        except ValueError as error:
+            named = str(error) != text or repr(node.name) in text
+            return "" if named else f", node {node.name!r}"
+    return ""
 
 
 def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | None) -> Plan:
@@ -194,29 +221,33 @@ def _baseline(graph: MaseGraph, path: str | Path | None) -> MaseGraph:
 
 
 def why_not_quantized(node: fx.Node) -> str | None:
-    """Return why a node cannot be quantized, or None if it can."""
+    """Return why a node cannot be quantised, or None if it can."""
     common = mase(node).common
     if common.mase_op not in QUANTIZEABLE_OP:
         these = ", ".join(QUANTIZEABLE_OP)
-        return f"is {common.mase_op}, which cannot be quantized; these ops can: {these}"
+        return f"is {common.mase_op}, which cannot be quantised; these ops can: {these}"
     if node.op != "call_module" and not funcs.has_function(OPS[common.mase_op]):
-        return f"calls {common.mase_op} as a function, and only the layer can be quantized"
+        return f"calls {common.mase_op} as a function, and only the layer can be quantised"
     if not any(dtype_of(node, name).is_floating_point for name, _ in common.args.tensors()):
         return "takes no floating-point tensor that could be rounded"  # but sizes, or indices
     return None
 
 
 def warn_of_float(graph: MaseGraph) -> None:
-    """Warn once for a graph of layers with weights that have no quantized form."""
-    left_out = {n: ps for n, ps in weights_of_nodes(graph).items() if _stays_in_float(n)}
-    stays = "stays in float" if len(left_out) == 1 else "stay in float"
-    warn_of_left_out(graph, "quantized", left_out, stays)
+    """Warn once for a graph of layers and parameters that have no quantized form."""
+    left_out = [node for node in weights_of_nodes(graph) if _stays_in_float(node)]
+    stays = "stays in float", "stay in float"
+    warn_of_left_out(graph, "quantised", left_out, _can_be_quantized, stays)
 
 
 def _stays_in_float(node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return mase(node).common.mase_op not in QUANTIZEABLE_OP and not has_adapter(node)
-    return any(mase(n).common.mase_op not in QUANTIZEABLE_OP for n in readers_that_compute(node))
+    readers = readers_that_compute(node) if node.op == "get_attr" else [node]
+    return not all(map(_can_be_quantized, readers))
+
+
+def _can_be_quantized(node: fx.Node) -> bool:
+    """Whether an op has a quantized form, or is an adapter to a layer that has one."""
+    return mase(node).common.mase_op in QUANTIZEABLE_OP or has_adapter(node)
 
 
 def node_config(key: str, table: Any) -> dict[str, Any]:
@@ -235,7 +266,7 @@ def node_config(key: str, table: Any) -> dict[str, Any]:
             variants.check_variant(checked)
             return checked
         operands = [o for o in OPERANDS if any(k.startswith(f"{o}_") for k in checked)]
-        layer_formats(checked, operands)
+        layer_formats(without_marks(checked), operands)
     except (ValueError, TypeError, KeyError) as error:
         raise PassArgsError(f"pass 'quantize': {key!r}: {error}") from error
     return checked
@@ -276,14 +307,32 @@ def quantized_form(
     op = mase(node).common.mase_op
     try:
         if node.op == "call_module":
-            return quantized_layer(graph.modules[str(node.target)], config)
+            layer = quantized_layer(graph.modules[str(node.target)], config)
+            require_scales(layer.formats, ACTIVATIONS)
+            _check_activations(node, layer.formats, operands_of(node))
+            return layer
         if is_variant(config["name"]):
             raise TypeError(f"{config['name']} is for layers, but this is a function; leave it out")
         new = funcs.quantized_function(float_target(node), OPS[op], FORMATS[config["name"]])
-        new.formats(config)
+        require_scales(new.formats(config), OPERANDS)
+        _check_activations(node, new.formats(config), operands_of(node, new))
         return new
     except (ValueError, TypeError, KeyError) as error:
         raise PassArgsError(f"pass 'quantize', node {node.name!r}: {error}") from error
+
+
+def _check_activations(
+    node: fx.Node, formats: Mapping[str, NumberFormat], operands: Mapping[str, str | None]
+) -> None:
+    """Check scales per channel against the recorded shapes of what a node takes and returns."""
+    common = mase(node).common
+    tensors = [(name, operands.get(name), tensor) for name, tensor in common.args.tensors()]
+    result = common.results.get("data_out_0", {})
+    for name, operand, tensor in [*tensors, ("data_out", "data_out", result)]:
+        fmt = formats.get(operand or "")
+        recorded = name.startswith("data_") or node.op != "call_module"
+        if isinstance(fmt, Affine) and recorded and "shape" in tensor:
+            check_channels(str(operand), tensor.shape, fmt)
 
 
 def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
@@ -298,17 +347,8 @@ def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:
         return special.from_float(layer, config)  # type: ignore[no-any-return]
     generic = layer_for(type(layer))
     if generic is None:
-        raise TypeError(f"{type(layer).__name__} has no quantized form")
+        raise TypeError(f"{type(layer).__name__} has no quantised form")
     return variant(generic, FORMATS[config["name"]]).from_float(layer, config)
-
-
-def float_target(node: fx.Node) -> Any:
-    """The float function of a node; for a method, the function of torch.Tensor."""
-    if isinstance(node.target, QuantizedFunction):
-        return node.target.target
-    if node.op == "call_method":
-        return getattr(torch.Tensor, str(node.target))
-    return node.target
 
 
 def call_instead(node: fx.Node, function: QuantizedFunction, config: dict[str, Any]) -> None:

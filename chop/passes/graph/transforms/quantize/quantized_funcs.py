@@ -45,6 +45,8 @@ class QuantizedFunction(FormattedFunction):
         others = iter([operand for operand in named if operand not in self.names])
         self.operands = {name: name if name in named else next(others, None) for name in self.names}
         self.composed = composed_form(target)
+        if self.composed is not None and self.composed.operands is not None:
+            self.operands = {name: self.composed.operands.get(name) for name in self.names}
 
     def __call__(self, *args: Any, config: Mapping[str, Any], **kwargs: Any) -> Any:
         rest = self._rest(args)
@@ -53,7 +55,12 @@ class QuantizedFunction(FormattedFunction):
         if proxy is not None:  # tracing keeps this function as one node
             kwargs["config"] = dict(config)
             return proxy.tracer.create_proxy("call_function", self, args, kwargs)
-        formats = self.formats(config)
+        return self.rounded(self.formats(config), args, kwargs)
+
+    def rounded(
+        self, formats: Mapping[str, NumberFormat], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the result for operands in these formats; one without a format is not rounded."""
         new = [
             _rounded(a, formats.get(operand or "")) for _, operand, a in self.arguments(args, {})
         ]
@@ -64,11 +71,11 @@ class QuantizedFunction(FormattedFunction):
             name: _rounded(value, formats.get(self.operands.get(name) or ""))
             for name, value in kwargs.items()
         }
-        if self.composed is not None and formats:
-            result = self.composed(formats["data_in"], *new, **kwargs)
+        if self.composed is not None and "data_in" in formats:
+            result = self.composed.call(formats["data_in"], *new, **kwargs)
         else:
             result = self.target(*new, **kwargs)
-        final = formats["data_out"](result) if "data_out" in formats else result
+        final = _final(result, formats.get("data_out"))
         return as_in_place(args[0], new[0], result, final) if args else final
 
     def arguments(
@@ -113,6 +120,13 @@ class QuantizedFunction(FormattedFunction):
         return _from_parts, (self.target, self.spec.name, self.format_name)
 
 
+def _final(result: Any, fmt: NumberFormat | None) -> Any:
+    """Return a result in the format of results, of several the first."""
+    if fmt is None:
+        return result
+    return (fmt(result[0]), *result[1:]) if isinstance(result, tuple) else fmt(result)
+
+
 def _rounded(value: Any, fmt: NumberFormat | None) -> Any:
     number = value.is_floating_point() if isinstance(value, Tensor) else type(value) is float
     return fmt(value) if fmt is not None and number else value
@@ -137,10 +151,20 @@ def quantized_function(
     return QuantizedFunction(target, spec, fmt)
 
 
+def float_target(node: fx.Node) -> Any:
+    """The float function of a node; for a method, the function of torch.Tensor."""
+    if isinstance(node.target, QuantizedFunction):
+        return node.target.target
+    if node.op == "call_method":
+        return getattr(torch.Tensor, str(node.target))
+    return node.target
+
+
 def has_function(spec: OpSpec) -> bool:
     """Return whether the functions of an op have a quantized form, besides its layers."""
-    layers_only = "inner_products" in spec.traits  # their functions take lists of weights
-    return bool(spec.quantized and (spec.functions or spec.methods)) and not layers_only
+    if "inner_products" in spec.traits:  # most of their functions take lists of weights
+        return any(composed_form(function) is not None for function in spec.functions)
+    return bool(spec.quantized and (spec.functions or spec.methods))
 
 
 def _plain(spec: OpSpec) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chop.numerics.affine import Affine
 from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, residual_signs, sign
 from chop.numerics.block_fp import BlockFP
@@ -20,7 +21,7 @@ from chop.numerics.block_log import BlockLog
 from chop.numerics.block_minifloat import BlockMinifloat
 from chop.numerics.blocks import batch_rank, from_tiles, to_tiles
 from chop.numerics.blocks import block_shape as shape_of_block
-from chop.numerics.integer import Integer
+from chop.numerics.integer import Integer, Overflow, Rounding
 from chop.numerics.log import Log
 from chop.numerics.minifloat import MinifloatDenorm, MinifloatIEEE
 from chop.numerics.mx import MXFP, SCALE_BITS, MXInt
@@ -31,24 +32,52 @@ Sizes = int | Sequence[int]
 
 
 def integer_quantizer(
-    x: Any, width: int, frac_width: int | None = None, is_signed: bool = True
+    x: Any,
+    width: int,
+    frac_width: int | None = None,
+    is_signed: bool = True,
+    rounding: Rounding = "even",
+    overflow: Overflow = "saturate",
 ) -> Any:
-    """Fixed point, rounded to nearest; `frac_width` defaults to half of the width."""
-    return Integer(width, _or_default(frac_width), signed=is_signed)(x)
+    """Fixed point, by default rounded to nearest; `frac_width` defaults to half of the width."""
+    return Integer(width, _or_default(frac_width), is_signed, rounding, overflow)(x)
 
 
 def integer_floor_quantizer(
-    x: Any, width: int, frac_width: int | None = None, is_signed: bool = True
+    x: Any,
+    width: int,
+    frac_width: int | None = None,
+    is_signed: bool = True,
+    overflow: Overflow = "saturate",
 ) -> Any:
     """Fixed point, rounded down."""
-    return Integer(width, _or_default(frac_width), signed=is_signed, floor=True)(x)
+    return Integer(width, _or_default(frac_width), is_signed, "floor", overflow)(x)
 
 
-def integer_quantizer_for_hw(x: Tensor, width: int, frac_width: int) -> Tensor:
+def integer_quantizer_for_hw(
+    x: Tensor,
+    width: int,
+    frac_width: int,
+    rounding: Rounding = "even",
+    overflow: Overflow = "saturate",
+) -> Tensor:
     """Integer codes of fixed-point values as hardware stores them: from 0 to 2^width - 1."""
-    rounded: Tensor = Integer(width, frac_width)(x.double())
+    rounded: Tensor = Integer(width, frac_width, True, rounding, overflow)(x.double())
     codes: Tensor = (rounded * 2.0**frac_width).long() & (2**width - 1)
     return codes
+
+
+def affine_quantizer(
+    x: Any,
+    width: int,
+    scale: float | Sequence[float],
+    zero_point: int | Sequence[int] = 0,
+    is_signed: bool = True,
+    axis: int | None = None,
+) -> Any:
+    """Integers with a given scale and zero point, of the tensor or of each channel."""
+    several: Any = {"scale": scale, "zero_point": zero_point}
+    return Affine(width, signed=is_signed, axis=axis, **several)(x)
 
 
 def scale_integer_quantizer(

@@ -52,7 +52,7 @@ def compare_nodes(ori_graph: MaseGraph, graph: MaseGraph) -> Rows:
     if len(originals) != len(nodes):
         raise ValueError(
             f"the graphs have {len(originals)} and {len(nodes)} nodes; compare a graph with the "
-            f"one that it was quantized from"
+            f"one that it was quantised from"
         )
     return [
         {

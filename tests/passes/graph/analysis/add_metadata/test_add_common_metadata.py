@@ -254,10 +254,11 @@ class TestMetaDevice:
             add_common_metadata_analysis_pass(graph, options)
         assert computed.ops <= {"aten::detach"}
 
-    def test_a_model_that_lives_on_the_meta_device_needs_no_option(self):
+    @pytest.mark.parametrize("device", ["meta", "cpu"])
+    def test_a_model_that_lives_on_the_meta_device_needs_no_option(self, device):
         with torch.device("meta"):
             model = nn.Sequential(nn.Linear(10_000, 100_000), nn.ReLU())
-        graph = annotated(model, {"input": torch.empty(1, 10_000, device="meta")})
+        graph = annotated(model, {"input": torch.empty(1, 10_000, device=device)})
         assert common(graph, "output")["results"]["data_out_0"]["shape"] == [1, 100_000]
 
     def test_what_needs_numbers_says_how_to_go_on(self):
@@ -298,6 +299,7 @@ class TestInputs:
             (Optional(), {"x": ONES, "scale": 3.0}, {"y": None}),
             (KeywordOnly(), {"x": ONES, "scale": ONES}, None),
             (Starred(), {"xs": (ONES, ONES), "named": {"scale": 2.0}}, None),
+            (Starred(), {"xs": (ONES, ONES), "scale": 2.0}, None),
             (Calls(lambda m, x: x["a"] + x["b"]), {"x": {"a": ONES, "b": ONES}}, None),
             (Calls(lambda m, x: x.image * 2), {"x": Batch(ONES, 3)}, None),
             (Calls(lambda m, x: x * 2), {"x": 3}, None),

@@ -5,6 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.hardware.streaming import COMPONENTS, streaming_circuit
+from chop.hardware.streaming.emit import module_library
+from chop.hardware.streaming.modules import needed_modules
 from chop.ir import MaseGraph
 from chop.passes import (
     PassArgsError,
@@ -15,21 +18,10 @@ from chop.passes import (
 
 PREPARE = Pipeline(["init_metadata", "add_common_metadata"])
 
-# SPEC-2 §5.4
-LINEAR_FILES = [
-    "cast/rtl/fixed_cast.sv",
-    "fixed_arithmetic/rtl/fixed_dot_product.sv",
-    "fixed_arithmetic/rtl/fixed_vector_mult.sv",
-    "fixed_arithmetic/rtl/fixed_accumulator.sv",
-    "fixed_arithmetic/rtl/fixed_adder_tree.sv",
-    "fixed_arithmetic/rtl/fixed_adder_tree_layer.sv",
-    "fixed_arithmetic/rtl/fixed_mult.sv",
-    "common/rtl/register_slice.sv",
-    "common/rtl/join2.sv",
-    "common/rtl/skid_buffer.sv",
-    "linear/rtl/fixed_linear.sv",
-]
-RELU_FILES = ["activations/rtl/fixed_relu.sv"]
+
+def files_of(op):
+    """The files of a component of the streaming backend, and of what it is made of."""
+    return [f"{name}.sv" for name in needed_modules([COMPONENTS[op].module], module_library())]
 
 
 def lowered(model, precision=None, custom_ops=None, **dummy_in):
@@ -70,10 +62,11 @@ def test_a_linear_layer_is_as_in_mase():
         "is_implicit": False,
         "device_id": -1,
         "interface": {key: {"storage": "BRAM", "transpose": False} for key in ("weight", "bias")},
-        "toolchain": "INTERNAL",
+        "toolchain": "INTERNAL_RTL",
         "module": "fixed_linear",
-        "dependence_files": LINEAR_FILES,
+        "dependence_files": files_of("LinearCodes"),
         "parallelism": [1, 4],
+        "max_parallelism": 16,
         "verilog_param": params,
     }
     assert list(hardware(graph, "_0")["verilog_param"]) == list(params)
@@ -81,22 +74,38 @@ def test_a_linear_layer_is_as_in_mase():
 
 def test_the_ends_are_implicit():
     graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, 4))
-    implicit = {"is_implicit": True, "device_id": 0, "parallelism": [1, 4]}
+    implicit = {"is_implicit": True, "device_id": 0, "parallelism": [1, 4], "max_parallelism": 16}
     assert hardware(graph, "input_1") == hardware(graph, "output") == implicit
 
 
 def test_the_graph_knows_its_sources_once_each_and_its_ends():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Tanh())
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4))
     graph = lowered(model, input=torch.zeros(1, 4))
-    assert graph.meta["mase"]["hardware"]["verilog_sources"] == LINEAR_FILES + RELU_FILES
+    assert graph.meta["mase"]["hardware"]["verilog_sources"] == [
+        *files_of("LinearCodes"),
+        *(file for file in files_of("ReluCodes") if file not in files_of("LinearCodes")),
+    ]
     assert [node.name for node in graph.nodes_in] == ["_0"]
     assert [node.name for node in graph.nodes_out] == ["_4"]
 
 
 def test_what_has_no_component_is_left_to_hls():
-    graph = lowered(nn.Sequential(nn.Tanh()), input=torch.zeros(1, 4))
+    graph = lowered(nn.Sequential(nn.LayerNorm(4)), input=torch.zeros(1, 4))
     found = hardware(graph, "_0")
     assert (found["toolchain"], found["module"], found["dependence_files"]) == ("HLS", None, [])
+
+
+def test_the_metadata_name_the_components_of_the_circuit():
+    graph = MaseGraph(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LeakyReLU(0.25)))
+    widths = {"data_in_width": 6, "data_in_frac_width": 3}
+    widths |= {"weight_width": 6, "weight_frac_width": 3}
+    steps = [("quantize", {"by": "type", "linear": {"config": {"name": "integer", **widths}}})]
+    options = {"add_common_metadata": {"dummy_in": {"input": torch.zeros(1, 4)}}}
+    Pipeline([*PREPARE.steps, *steps, "add_hardware_metadata"])(graph, options)
+    circuit = streaming_circuit(graph.to_integers())
+    for name in ("_0", "_1"):
+        assert hardware(graph, name)["module"] == circuit.layers[name]
+        assert set(hardware(graph, name)["dependence_files"]) <= circuit.files.keys()
 
 
 class Flexible(nn.Module):
@@ -147,6 +156,21 @@ def test_the_parallelism_is_an_option():
     assert [params[f"DATA_IN_0_PARALLELISM_DIM_{d}"] for d in (0, 1)] == [8, 2]
 
 
+@pytest.mark.parametrize(("given", "noted"), [(4, 4), ([2, 4], 8), ([2] * 4, 16)])
+def test_the_most_multiplications_per_clock_are_an_option(given, noted):
+    graph = lowered(nn.Sequential(nn.Linear(4, 2)), input=torch.zeros(1, 4))
+    add_hardware_metadata_analysis_pass(graph, {"max_parallelism": given})
+    assert {hardware(graph, name)["max_parallelism"] for name in ("input_1", "_0")} == {noted}
+    assert verify_hardware_metadata_analysis_pass(graph)[1] == {}
+
+
+@pytest.mark.parametrize("given", [0, [], [2, 0], 1.5])
+def test_a_max_parallelism_below_one_is_refused(given):
+    graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, 4))
+    with pytest.raises(PassArgsError, match="max_parallelism"):
+        add_hardware_metadata_analysis_pass(graph, {"max_parallelism": given})
+
+
 @pytest.mark.parametrize("parallelism", [[], [0, 4], [-1]])
 def test_a_parallelism_below_one_is_refused(parallelism):
     graph = lowered(nn.Sequential(nn.ReLU()), input=torch.zeros(1, 4))
@@ -177,6 +201,6 @@ def test_custom_ops_bring_their_own_hardware():
     custom = {"modules": {Own: about}, "functions": {own: about | {"toolchain": "HLS"}}}
     graph = lowered(UsesOwn(), custom_ops=custom, x=torch.zeros(1, 4))
     layer, function = hardware(graph, "layer"), hardware(graph, "own")
-    assert (layer["toolchain"], layer["module"]) == ("EXTERNAL", "my_block")
+    assert (layer["toolchain"], layer["module"]) == ("EXTERNAL_RTL", "my_block")
     assert (function["toolchain"], function["dependence_files"]) == ("HLS", ["my_block.sv"])
     assert graph.meta["mase"]["hardware"]["verilog_sources"] == ["my_block.sv"]

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
+from chop.ir import MaseGraph
 from chop.numerics import from_config
-from chop.passes import PassArgsError, run_pass
+from chop.passes import PassArgsError, Pipeline, run_pass
 from chop.passes.graph.analysis.cost import cost_of
+from chop.passes.graph.analysis.cost.ledger import ledger_of
 
 INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 INTEGER |= {"weight_width": 4, "weight_frac_width": 2, "bias_width": 16, "bias_frac_width": 6}
@@ -286,3 +288,19 @@ def test_tied_weights_are_there_once_beside_an_adapter(make):
     graph = make.graph(Tied(), torch.tensor([[1, 2, 3]]))
     run_pass("insert_lora_adapter", graph, {"rank": 1})
     assert cost_of(graph)["total"]["parameters"] == 7 * 4 + 7 + (4 + 7)
+
+
+@pytest.mark.slow
+def test_checks_of_sizes_cost_nothing_and_read_no_numbers(caplog):
+    model, x = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU()).eval(), torch.randn(4, 2, 8, 8)
+    totals = []
+    for front_end in ("fx", "export"):
+        graph = MaseGraph(model, front_end=front_end, dummy_in=(x,))
+        described = [("add_common_metadata", {"dummy_in": {"input": x}, "add_value": False})]
+        graph = quantize(Pipeline(["init_metadata", *described])(graph)[0], op="conv2d")
+        totals.append(cost_of(graph)["total"])
+        assert ledger_of(graph.model).read().peak_activation_bits == (
+            totals[-1]["peak_activation_bits"] / 4
+        )
+    assert totals[0] == totals[1]
+    assert "no cost rule" not in caplog.text

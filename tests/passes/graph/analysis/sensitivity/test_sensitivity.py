@@ -182,10 +182,11 @@ def test_the_report_is_a_table_and_a_picture(caplog, tmp_path):
         ({"formats": {"int8": {"name": "integr"}}}, "did you mean 'integer'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_a_sentence(options, message):
+def test_what_cannot_be_meant_is_refused_in_a_sentence(options, message, caplog):
     given = {"formats": {"int8": INT8}, "input_generator": [X], "silent": True}
     with pytest.raises(PassArgsError, match=message):
         sensitivity_analysis_pass(graph_of(Net()), {**given, **options})
+    assert not caplog.messages
 
 
 class Hidden(nn.Module):

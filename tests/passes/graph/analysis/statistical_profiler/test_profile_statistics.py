@@ -142,7 +142,7 @@ def test_exactly_as_many_samples_are_seen_as_asked_for(batch_size: int) -> None:
 def test_a_generator_that_ends_early_is_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     graph = ready(Net())
     watch(graph, ["act1"], Batches(noise(8, 6), ends_after=3), num_samples=37)
-    assert caplog.messages == ["input_generator ended after 24 of the 37 requested samples"]
+    assert caplog.messages == ["The data ended after 24 of the 37 requested samples"]
     assert counts(graph, "range_min_max") == {"act1.data_in_0": 24 * 4}
 
 

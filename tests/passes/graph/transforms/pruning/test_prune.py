@@ -392,6 +392,13 @@ def test_a_layer_whose_weight_is_computed_is_refused_by_name_and_left_out_otherw
     assert list(info["weight"]) == ["_1", "total"]
 
 
+def test_an_expression_that_matches_nothing_gives_one_message(caplog):
+    mg = ready(nn.Sequential(nn.Linear(4, 4)), "input", torch.ones(1, 4))
+    with caplog.at_level("WARNING", "chop"):
+        prune_transform_pass(mg, weight={"by": "regex_name", "sparsity": {"head.*": 0.5}})
+    assert caplog.messages == ["no node of the graph matches regex_name 'head.*'"]
+
+
 def test_one_module_has_one_sparsity(calls):
     mg = ready(calls(lambda self, x: self.fc(self.fc(x)), fc=nn.Linear(4, 4)), x=torch.ones(1, 4))
     with pytest.raises(ValueError, match=r"'fc' and 'fc_1' call the same module 'fc'"):
@@ -425,6 +432,7 @@ def test_large_weights_whose_sum_overflows_are_finite():
     mg = ready(nn.Sequential(nn.Linear(16, 8)), "input", torch.ones(2, 16))
     mg.modules["0"].weight.data.fill_(3e38)
     prune_transform_pass(mg, weight={"sparsity": 0.5, "method": "l1-norm"})
+    assert (mg.modules["0"].weight == 0).float().mean() == 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

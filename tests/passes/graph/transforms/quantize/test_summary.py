@@ -37,7 +37,7 @@ class JSC(nn.Module):
 
 
 class Mixed(nn.Module):
-    """A module, a function, an operator, a method, and what cannot be quantized."""
+    """A module, a function, an operator, a method, and what cannot be quantised."""
 
     def __init__(self):
         super().__init__()

@@ -191,6 +191,10 @@ def test_a_change_of_the_config_is_noticed(layer):
     layer.configure({**CONFIG, "weight_frac_width": 1, "weight_width": 4})
     assert torch.equal(layer(X), expected(layer, Integer(4, 1)))
     assert not torch.equal(layer(X), before)
+    for option in ({"rounding": "floor"}, {"rounding": "up"}, {"overflow": "wrap"}):
+        layer.configure({**CONFIG, "weight_frac_width": 6, **option})
+        weight = Integer(CONFIG["weight_width"], 6, **option)
+        assert torch.equal(layer.get_quantized_weight(), weight(layer.weight))
     layer.configure({**CONFIG, "bypass": True})
     assert torch.equal(layer(X), F.linear(X, layer.weight, layer.bias))
     layer.configure(CONFIG)

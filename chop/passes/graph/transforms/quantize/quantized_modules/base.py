@@ -9,22 +9,26 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from chop.ir.graph.tracer import Leaf
 from chop.ir.ops import is_named_in_table
+from chop.ir.parametrized import parametrized_names
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.base import quantize_all
+from chop.numerics.base import from_config, quantize_all
+from chop.numerics.binary import BinaryResidual
+from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.scratch import is_plain
 from chop.numerics.weight_cache import TrackedWeights, round_or_reuse
-from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.metadata_sync import own_attributes
 from chop.passes.graph.transforms.pruning.masks import masked_class, masked_names
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
+from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import tensors_of
+from chop.passes.graph.transforms.quantize.quantized_modules.scales import HasScales
+from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 
 
-class Quantized(Leaf, FormattedLayer):
+class Quantized(Leaf, HasScales):
     """Mixin before a float layer; it knows that operands have formats, but not which.
 
     Parameters stay in float and are rounded on the fly, so that training goes through the
@@ -62,9 +66,16 @@ class Quantized(Leaf, FormattedLayer):
     def configure(self, config: Mapping[str, Any]) -> Self:
         """Switch to another config, even of another format; nothing is rebuilt."""
         name = config.get("name", self.format_name)
-        formats = self._formats({**config, "name": name})
-        self.config, self.formats = {**config, "name": name}, formats
+        config = {**config, "name": name}
+        formats = self._formats(config)
+        # bypassing a layer and back leaves the tensors that were trained
+        same = _settings(vars(self).get("config", {})) == _settings(config)
+        keeps = same and (bool(self.format_tensors()) or not formats)
+        tensors = {} if keeps else self.initial_tensors(formats)
+        self.config, self.formats = config, formats
         self._kept = {}
+        if not keeps:
+            self.set_tensors(formats, tensors)
         if name != self.format_name:
             self._become(variant(self.layer, FORMATS[name]), type(self))
         return self
@@ -79,30 +90,27 @@ class Quantized(Leaf, FormattedLayer):
     def _become(self, cls: type[Any], float_class: type) -> None:
         """Change the class to `cls`; masked and parametrized tensors keep their properties."""
         cls = masked_class(cls, masked_names(float_class))
-        names = list(self.parametrizations) if parametrize.is_parametrized(self) else []  # type: ignore[arg-type]
+        names = parametrized_names(self)
         self.__class__ = _parametrized(cls, float_class, names) if names else cls
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
-        return {
+        formats = {
             operand: self.refine(operand, fmt)
             for operand, fmt in layer_formats(config, self._present()).items()
         }
+        return self.with_bias_format(formats, config)
 
     def _present(self) -> list[str]:
         """Return the operands that this layer has."""
-        present = [o for o in self.operands if o == "data_in" or getattr(self, o, None) is not None]
+        computed = parametrized_names(self)  # computing a spectral norm would change its state
+        present = [
+            operand
+            for operand in self.operands
+            if operand in ("data_in", *computed) or getattr(self, operand, None) is not None
+        ]
         if "weight" in present and "bias" in self.operands:
             return [*self.operands]  # a bias may be added later, as by fusing a norm
         return present
-
-    @classmethod
-    def operand_of(cls, parameter: str) -> str:
-        """Return the operand of the config that a parameter belongs to."""
-        return parameter
-
-    def _parameter(self, name: str) -> Any:
-        """Return a parameter as the float layer reads it: masked, or parametrized."""
-        return getattr(self, name)
 
     def refine(self, operand: str, fmt: NumberFormat) -> NumberFormat:
         """Adjust a format by what only the op knows: batch dimensions, signs."""
@@ -135,11 +143,11 @@ class Quantized(Leaf, FormattedLayer):
     def q(self, operand: str, x: Any) -> Any:
         """Return `x` in the format of that operand."""
         fmt = self.formats.get(operand)
-        return x if fmt is None or x is None else fmt(x)
+        return x if fmt is None or x is None else self.rounding(operand, fmt)(x)
 
     def q_parameter(self, name: str) -> Any:
         """Return a parameter in its format; the rounded one is cached unless it may be training."""
-        fmt, store = self.formats.get(self.operand_of(name)), self._kept
+        fmt, store = self.rounding(name, self.formats.get(self.operand_of(name))), self._kept
         idle = fmt is not None and not (self.training or torch.is_grad_enabled())
         # a replica on another device uses its original's
         is_ours = isinstance(store, TrackedWeights) and store.layer is self
@@ -157,7 +165,8 @@ class Quantized(Leaf, FormattedLayer):
 
     def q_operands(self, input: Tensor) -> tuple[Any, Any, Any]:
         """Input, weight and bias in their formats; with gradients, as one autograd node."""
-        if self._overrides_rounding or not torch.is_grad_enabled():
+        apart = self._overrides_rounding or any(map(tensors_of, self.formats.values()))
+        if apart or not torch.is_grad_enabled():
             return self.q("data_in", input), self.q_parameter("weight"), self.q_parameter("bias")
         formats = self.formats
         operands = (("data_in", input), ("weight", self.weight), ("bias", self.bias))
@@ -208,7 +217,31 @@ class Quantized(Leaf, FormattedLayer):
         return {**state, "_kept": {}}
 
 
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config without `bypass`."""
+    return {key: value for key, value in config.items() if key != "bypass"}
+
+
 _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}
+
+
+def _residual(layer: Quantized) -> BinaryResidual:
+    fmt = from_config(layer.config, "data_in")
+    assert isinstance(fmt, BinaryResidual)
+    return fmt
+
+
+def _constant(layer: Quantized, values: Any) -> Tensor:
+    like = next(layer.parameters(), torch.empty(0))
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+# attributes under which scripts read the sum of signs; its means and its scale are not trained
+RESIDUAL_SIGNS = {
+    "levels": property(lambda layer: _residual(layer).levels),
+    "means": property(lambda layer: _constant(layer, _residual(layer).means)),
+    "gamma": property(lambda layer: _constant(layer, 1.0)),
+}
 
 
 def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
@@ -220,8 +253,11 @@ def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
             "__qualname__": name,
             "__doc__": f"{layer.float_class.__name__} with {fmt.name} operands.",
             "format_name": fmt.name,
+            **(RESIDUAL_SIGNS if issubclass(fmt, BinaryResidual) else {}),
         }
-        _VARIANTS[layer, fmt] = type(name, (layer,), body)
+        # after the layer, so that the classes of one layer have the same memory layout
+        bases = (layer, LearnsWidths) if issubclass(fmt, MixedInteger) else (layer,)
+        _VARIANTS[layer, fmt] = type(name, bases, body)
     return _VARIANTS[layer, fmt]
 
 

@@ -11,6 +11,8 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 
 
 class _QuantConv(Quantized):
+    output_axis = 0
+
     def forward(self, input: Tensor) -> Any:
         convolve: Any = self._conv_forward
         return self.q("data_out", convolve(*self.q_operands(input)))
@@ -25,13 +27,17 @@ class QuantConv2d(_QuantConv, nn.Conv2d): ...
 class QuantConv3d(_QuantConv, nn.Conv3d): ...
 
 
-class QuantConvTranspose1d(Quantized, nn.ConvTranspose1d): ...
+class _QuantConvTranspose(Quantized):
+    output_axis = 1
 
 
-class QuantConvTranspose2d(Quantized, nn.ConvTranspose2d): ...
+class QuantConvTranspose1d(_QuantConvTranspose, nn.ConvTranspose1d): ...
 
 
-class QuantConvTranspose3d(Quantized, nn.ConvTranspose3d): ...
+class QuantConvTranspose2d(_QuantConvTranspose, nn.ConvTranspose2d): ...
+
+
+class QuantConvTranspose3d(_QuantConvTranspose, nn.ConvTranspose3d): ...
 
 
 LAYERS = base.layers_in(globals())

@@ -14,6 +14,8 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 class QuantLinear(Quantized, nn.Linear):
     """y = x W' + b with all three operands rounded."""
 
+    output_axis = 0
+
     def forward(self, input: Tensor) -> Any:
         return self.q("data_out", F.linear(*self.q_operands(input)))
 
@@ -22,6 +24,7 @@ class QuantTransposedLinear(Quantized, TransposedLinear):
     """y = x W + b with all three operands rounded."""
 
     float_class = TransposedLinear
+    output_axis = 1
 
     def forward(self, x: Tensor) -> Any:
         x, weight, bias = self.q_operands(x)

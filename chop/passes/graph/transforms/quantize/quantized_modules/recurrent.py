@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from chop.passes.graph.transforms.quantize.quantized_modules import base
 from chop.passes.graph.transforms.quantize.quantized_modules.several_weights import SeveralWeights
+from chop.registry import not_defined
 
 State = tuple[Tensor, ...]  # the hidden state, and the cell state of an LSTM
 
@@ -29,7 +30,7 @@ class _Recurrence(SeveralWeights):
 
     def step(self, x: Tensor, state: State, weights: _StepWeights) -> State:
         """Return the next state."""
-        raise NotImplementedError
+        raise not_defined(self, "step", "recurrent layer")
 
     def rounded(self, name: str) -> Any:
         """Return a parameter in its format; None without biases."""

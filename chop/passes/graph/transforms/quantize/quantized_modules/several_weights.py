@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
+from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import parameter_names
 
 
 class SeveralWeights(Quantized):
@@ -14,3 +15,6 @@ class SeveralWeights(Quantized):
     @classmethod
     def operand_of(cls, parameter: str) -> str:
         return "bias" if "bias" in parameter else "weight"
+
+    def _rounded_parameters(self) -> list[str]:
+        return parameter_names(self)

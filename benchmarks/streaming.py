@@ -1,0 +1,97 @@
+"""What `max_parallelism` buys: clock cycles, multipliers, memory and LUTs of a streaming circuit.
+
+python benchmarks/streaming.py                       # a small LeNet on images of 28 x 28
+python benchmarks/streaming.py --no-synthesis --samples 1000 --parallelism 1 16 256
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chop.hardware.simulation import Stalls, check_circuit
+from chop.hardware.streaming import streaming_circuit
+from chop.hardware.streaming.plan import make_plan
+from chop.hardware.synthesis import synthesize_circuit
+from chop.integers import IntegerGraph
+from chop.ir import MaseGraph
+from chop.passes import Pipeline
+
+CONFIG = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5, "weight_width": 6}
+CONFIG |= {"weight_frac_width": 5, "bias_width": 8, "bias_frac_width": 5}
+PARALLELISM = (1, 4, 16, 64, 256)
+HEADS = ("most", "interval", "simulated", "latency", "multipliers", "kbit")
+RESOURCES = ("LUT", "FF", "DSP", "BRAM")
+WRONG = ("wrong codes", "cycles/s")
+
+
+class LeNet(nn.Module):
+    """Two convolutions with pools, two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 5, padding=2), nn.Conv2d(4, 8, 5)
+        self.fc1, self.fc2 = nn.Linear(200, 32), nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        result: Tensor = self.fc2(F.relu(self.fc1(x.flatten(1))))
+        return result
+
+
+def integers() -> IntegerGraph:
+    """Return the network in whole numbers, with random weights."""
+    torch.manual_seed(0)
+    dummy = {"x": torch.zeros(2, 1, 28, 28)}
+    quantise = {"by": "type", "default": {"config": CONFIG}}
+    steps = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy}), ("quantize", quantise)]
+    return Pipeline(steps)(MaseGraph(LeNet().eval()))[0].to_integers()
+
+
+def measure(
+    graph: IntegerGraph, most: int, samples: int, synthesis: bool, folder: Path
+) -> list[str]:
+    """Return a row of the table."""
+    circuit = streaming_circuit(graph, max_parallelism=most)
+    total = make_plan(graph, most).total
+    x = torch.randn(samples, 1, 28, 28) * 2
+    check = check_circuit(graph, circuit, [x], folder=folder, boundaries=False)
+    start = time.perf_counter()
+    stalled = check_circuit(
+        graph, circuit, [x], folder=folder, boundaries=False, stalls=Stalls(0.5, 0.5)
+    )
+    speed = stalled.simulation.cycles / (time.perf_counter() - start)
+    run = check.simulation
+    row = [most, circuit.interval, round(run.interval), run.latency, total.multipliers]
+    cells = [f"{cell:,}" for cell in (*row, round(total.memory_bits / 1000))]
+    if synthesis:
+        found = synthesize_circuit(circuit, folder=folder, timeout=None)
+        cells += [f"{x:,}" for x in (found.packed_luts, found.ffs, found.dsps, found.brams)]
+    wrong = check.mismatches + stalled.mismatches
+    return [*cells, f"{wrong} of {2 * samples * 10:,}", f"{speed:,.0f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parallelism", type=int, nargs="+", default=PARALLELISM)
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--no-synthesis", action="store_true")
+    options = parser.parse_args()
+    heads = [*HEADS, *(() if options.no_synthesis else RESOURCES), *WRONG]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", flush=True)
+    graph = integers()
+    with tempfile.TemporaryDirectory() as folder:
+        for most in options.parallelism:
+            row = measure(graph, most, options.samples, not options.no_synthesis, Path(folder))
+            print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

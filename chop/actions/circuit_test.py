@@ -1,0 +1,246 @@
+"""Test a circuit on data: mismatches, accuracy, latency and throughput."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+
+from chop.actions.train import checked_task
+from chop.actions.transform.source import Source
+from chop.dataset.matching import named_inputs
+from chop.dataset.nested import copied, joined, pair_of, split_up
+from chop.files import write_whole
+from chop.hardware.circuit import Circuit
+from chop.hardware.simulation import (
+    Build,
+    CircuitCheck,
+    Stalls,
+    build_circuit,
+    check_circuit,
+    matching_graph,
+)
+from chop.hardware.wave_format import WaveFormat
+from chop.integers import IntegerGraph
+from chop.integers.digest import graph_digest
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.numerics import at_rest
+from chop.training.outputs import Predictor
+
+__all__ = ["CircuitMismatch", "CircuitReport", "CircuitTest"]
+
+logger = logging.getLogger(__name__)
+
+RECORD = "simulation.json"
+SHOWN = 16  # samples in the waves
+STALLED = 64  # samples that a circuit with handshakes gets once more, with stalls
+
+
+class CircuitMismatch(ValueError):
+    """The circuit gives other results than the network in whole numbers."""
+
+
+@dataclass(frozen=True)
+class CircuitReport:
+    """What a simulation found; the score is `metric` of the circuit and of the quantised model."""
+
+    samples: int
+    boundary_vectors: int
+    mismatches: int
+    wrong_samples: int
+    first_mismatch: str | None
+    metric: str
+    score: float
+    model_score: float
+    clock_period: float
+    latency_cycles: int
+    latency_ns: float
+    interval_cycles: float
+    samples_per_second: float
+    lint_warnings: int
+
+    def table(self) -> str:
+        """Return the report for people."""
+        vectors = f"{self.samples:,} and {self.boundary_vectors:,} boundary vectors"
+        cycles = "one cycle" if self.interval_cycles == 1 else f"{self.interval_cycles:,.5g} cycles"
+        rows = [
+            ("Samples", vectors),
+            ("Mismatches", f"{self.mismatches:,}"),
+            (f"{self.metric.capitalize()} of the circuit", f"{self.score:.4f}"),
+            (f"{self.metric.capitalize()} of the model", f"{self.model_score:.4f}"),
+            ("Latency", f"{self.latency_cycles:,} cycles ({self.latency_ns:,.8g} ns)"),
+            (
+                "Throughput",
+                f"{self.samples_per_second / 1e6:,.4g} million samples/s, {cycles} each",
+            ),
+            ("Lint warnings", f"{self.lint_warnings:,}"),
+        ]
+        return tabulate(rows, tablefmt="simple", disable_numparse=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CircuitTest:
+    """The circuit in the directory `hardware` of a project, and the network that it implements."""
+
+    source: Source
+    graph: MaseGraph
+    integers: IntegerGraph
+    hardware: Path
+    skip_build: bool = False
+    skip_test: bool = False
+    waves: WaveFormat | None = None
+    trace_depth: int = 3
+    max_samples: int | None = None
+    timeout: float | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The directory for builds, logs, waves and the report."""
+        return self.hardware / "sim"
+
+    def run(self) -> CircuitReport | None:
+        """Build, compare and report; a mismatch raises an error. Without a test, return None."""
+        circuit = Circuit.read(self.hardware)
+        self._refuse_other(circuit)
+        build = self._build(circuit)
+        if self.skip_test:
+            logger.info("The simulator is in %s", build.folder)
+            return None
+        inputs, labels = self._samples()
+        logger.info("Simulating %s samples...", f"{len(labels):,}")
+        options: dict[str, Any] = {"folder": self.folder, "build": build, "timeout": self.timeout}
+        check = check_circuit(self.integers, circuit, inputs, **options)
+        if circuit.handshakes and not check.mismatches:
+            few = {name: x[:STALLED] for name, x in inputs.items()}
+            stalled = check_circuit(self.integers, circuit, few, stalls=Stalls(), **options)
+            _refuse_mismatch(stalled, " when inputs and outputs are stalled")
+        report = self._report(circuit, check, inputs, labels)
+        write_whole(self.folder / RECORD, json.dumps(asdict(report), indent=2) + "\n")
+        logger.info("Simulated the circuit in %s\n%s", self.hardware / "rtl", report.table())
+        if self.waves:
+            self._write_waves(circuit, check, inputs, options)
+        _refuse_mismatch(check)
+        return report
+
+    def _refuse_other(self, circuit: Circuit) -> None:
+        """Refuse a circuit that was emitted from another network."""
+        what = self.source.load_name or "this model"
+        if circuit.network and circuit.network != graph_digest(self.integers):
+            raise ValueError(
+                f"the circuit in {self.hardware / 'rtl'} was not emitted from {what}; emit it "
+                f"again with `run_emit`, or give its own checkpoint with `load_name`"
+            )
+
+    def _build(self, circuit: Circuit) -> Build:
+        start = time.perf_counter()
+        if not self.skip_build:
+            logger.info("Building the simulator...")
+        build = build_circuit(
+            circuit,
+            self.folder,
+            waves=self.waves,
+            trace_depth=self.trace_depth,
+            skip_build=self.skip_build,
+            timeout=self.timeout,
+        )
+        took = f"took {time.perf_counter() - start:.1f} s" if build.is_new else "was done before"
+        logger.info("Building the simulator %s", took)
+        if warnings := build.warnings:
+            logger.warning("Verilator has %d warnings: %s", len(warnings), warnings[0])
+        return build
+
+    def _samples(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the inputs by name and the labels of the test split."""
+        data = self.source.data_module
+        splits = data.dataset_info.available_splits
+        split, stage = ("test", "test") if "test" in splits else ("val", "validate")
+        if getattr(data, f"{split}_dataset") is None:
+            data.prepare_data()
+            data.setup(stage)
+        batches, count = [], 0
+        for batch in getattr(data, f"{split}_dataloader")():
+            batches.append(pair_of(batch))
+            count += len(batches[-1][1])
+            if self.max_samples is not None and count >= self.max_samples:
+                break
+        inputs = named_inputs(self.graph.model, joined([x for x, _ in batches]))
+        rows = slice(self.max_samples)
+        labels = torch.cat([y for _, y in batches])
+        return {name: x[rows] for name, x in inputs.items()}, labels[rows]
+
+    def _report(
+        self, circuit: Circuit, check: CircuitCheck, inputs: dict[str, Tensor], labels: Tensor
+    ) -> CircuitReport:
+        task = checked_task(self.source.task, self.source.data_module)
+        simulation, period = check.simulation, circuit.clock_period
+        scores = []
+        for outputs in (self._circuit_outputs(circuit, check), self._model_outputs(inputs)):
+            tally = task.tally()
+            tally.add(outputs, labels)
+            scores.append(tally.score(lambda sums: sums).metrics[task.main])
+        return CircuitReport(
+            samples=check.samples,
+            boundary_vectors=check.boundary_vectors,
+            mismatches=check.mismatches,
+            wrong_samples=check.wrong_samples,
+            first_mismatch=str(check.first) if check.first else None,
+            metric=task.main,
+            score=scores[0],
+            model_score=scores[1],
+            clock_period=period,
+            latency_cycles=simulation.latency,
+            latency_ns=simulation.latency * period,
+            interval_cycles=simulation.interval,
+            samples_per_second=1e9 / (simulation.interval * period),
+            lint_warnings=len(simulation.warnings),
+        )
+
+    def _circuit_outputs(self, circuit: Circuit, check: CircuitCheck) -> Tensor:
+        """Return the outputs of the circuit on the data as floats; classes as one-hot vectors."""
+        codes = check.simulation.outputs[0][: check.samples]
+        graph = matching_graph(self.integers, circuit)
+        if graph.outputs == self.integers.outputs:
+            return graph.codes(graph.outputs[0]).values(codes).float()
+        classes = self.integers.codes(self.integers.outputs[0]).shape[0]
+        return torch.nn.functional.one_hot(codes, classes).float()
+
+    @torch.inference_mode()
+    def _model_outputs(self, inputs: dict[str, Tensor]) -> Tensor:
+        model = self.graph.model
+        predict, size = Predictor(model), self.source.data_module.batch_size
+        with at_rest(model):
+            # layers that work in place must not change the samples
+            return torch.cat([predict(copied(part)) for part in split_up(inputs, size)])
+
+    def _write_waves(
+        self,
+        circuit: Circuit,
+        check: CircuitCheck,
+        inputs: dict[str, Tensor],
+        options: dict[str, Any],
+    ) -> None:
+        """Write the waves of the first samples, or of those up to the first mismatch."""
+        wrong = check.first.sample if check.first is not None else 0
+        first = max(0, min(wrong, check.samples - 1) - SHOWN + 1)
+        shown = {name: x[first : first + SHOWN] for name, x in inputs.items()}
+        file = self.folder / f"waves.{self.waves}"
+        check_circuit(self.integers, circuit, shown, boundaries=False, waves=file, **options)
+        last = min(first + SHOWN, check.samples) - 1
+        logger.info("Waves of samples %d to %d are in %s", first, last, file)
+
+
+def _refuse_mismatch(check: CircuitCheck, when: str = "") -> None:
+    if check.first is None:
+        return
+    total = check.samples + check.boundary_vectors
+    raise CircuitMismatch(
+        f"the circuit differs from the integer graph{when}: {check.mismatches:,} codes in "
+        f"{check.wrong_samples:,} of {total:,} samples; the first is in {check.first}"
+    )

@@ -1,0 +1,205 @@
+"""A circuit: its source files, its ports, and when its results are there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.files import naming, one_at_a_time, read_json, replaced_folder, restore_folder
+from chop.hardware.emit import Backend, Language
+
+__all__ = ["MANIFEST", "Backend", "Circuit", "Language", "Port"]
+
+MANIFEST = "circuit.json"
+WORD_BITS = 32
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port that carries one value of the integer graph, `lanes` codes per beat.
+
+    The codes of a sample are sent in row-major order of the dimensions `order`, the first in the
+    lowest bits of a beat, each in `width` bits; the last beat is filled up with zeros. A port
+    `data_in_0` comes with `data_in_0_valid` and, in a streaming circuit, `data_in_0_ready`.
+    """
+
+    name: str
+    value: str  # node of the integer graph
+    shape: tuple[int, ...]  # without the batch
+    width: int
+    signed: bool
+    lanes: int
+    order: tuple[int, ...] = ()  # of the dimensions; empty: as they are
+
+    @property
+    def size(self) -> int:
+        """The number of codes of a sample."""
+        return math.prod(self.shape)
+
+    @property
+    def beats(self) -> int:
+        """The number of beats of a sample."""
+        return -(-self.size // self.lanes)
+
+    @property
+    def bits(self) -> int:
+        """The bits of the port."""
+        return self.lanes * self.width
+
+    @property
+    def words(self) -> int:
+        """The 32-bit words of a beat."""
+        return -(-self.bits // WORD_BITS)
+
+    def to_beats(self, codes: Tensor) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        """Return the beats of a batch of codes, as words of shape (batch, beats, words)."""
+        if self.order:
+            codes = codes.permute(0, *(d + 1 for d in self.order))
+        flat = codes.reshape(len(codes), -1).cpu().numpy().astype(np.int64)
+        padded = np.zeros((len(flat), self.beats * self.lanes), np.int64)
+        padded[:, : self.size] = flat
+        # least significant bit first
+        places = np.arange(self.width, dtype=np.int64)
+        bits = ((padded[..., None] >> places) & 1).astype(np.uint8)
+        bits = bits.reshape(len(flat), self.beats, self.bits)
+        packed = np.packbits(bits, axis=-1, bitorder="little")
+        filled = np.zeros((len(flat), self.beats, self.words * 4), np.uint8)
+        filled[..., : packed.shape[-1]] = packed
+        return filled.view("<u4")
+
+    def from_beats(self, words: np.ndarray[Any, np.dtype[np.uint32]]) -> Tensor:
+        """Return the codes of beats; the inverse of `to_beats`."""
+        raw = np.ascontiguousarray(words, "<u4").view(np.uint8)
+        bits = np.unpackbits(raw, axis=-1, count=self.bits, bitorder="little")
+        bits = bits.reshape(len(words), self.beats * self.lanes, self.width)[:, : self.size]
+        places = np.left_shift(np.int64(1), np.arange(self.width, dtype=np.int64))
+        if self.signed:
+            places[-1] = -places[-1]
+        codes = torch.from_numpy(bits.astype(np.int64) @ places)
+        if not self.order:
+            return codes.reshape(len(words), *self.shape)
+        sent = codes.reshape(len(words), *(self.shape[d] for d in self.order))
+        back = sorted(range(len(self.order)), key=lambda place: self.order[place])
+        return sent.permute(0, *(place + 1 for place in back)).contiguous()
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """The source files of a circuit, and what a test bench has to know of it.
+
+    `latency` counts the clock cycles from the first beat of a sample to the last beat of its
+    result, `interval` those between samples. `layers` names the module of each layer, and `network`
+    is the checksum of the integer graph, if it is known.
+    """
+
+    top: str
+    backend: Backend
+    language: Language
+    files: Mapping[str, str]  # name in the directory of the sources -> text
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    clock_period: float  # ns
+    latency: int
+    interval: int = 1
+    layers: Mapping[str, str] = field(default_factory=dict)  # node of the model -> module
+    notes: tuple[str, ...] = ()
+    network: str = ""
+
+    @property
+    def handshakes(self) -> bool:
+        """Whether the ports have `ready` signals."""
+        return self.backend == "streaming"
+
+    @property
+    def digest(self) -> str:
+        """A checksum of everything that a simulation or synthesis depends on."""
+        told = json.dumps([self._described(), sorted(self.files.items())], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "top": self.top,
+            "backend": self.backend,
+            "language": self.language,
+            "inputs": [asdict(port) for port in self.inputs],
+            "outputs": [asdict(port) for port in self.outputs],
+            "clock_period": self.clock_period,
+            "latency": self.latency,
+            "interval": self.interval,
+            "layers": dict(self.layers),
+            "notes": list(self.notes),
+            "network": self.network,
+        }
+
+    def write(self, hardware: Path) -> Path:
+        """Write the sources and the manifest to `rtl/` in the directory `hardware` of a project.
+
+        The sources of an earlier circuit are replaced; files that nobody emitted are not.
+        """
+        rtl = hardware / "rtl"
+        sums = {n: hashlib.sha256(t.encode()).hexdigest() for n, t in self.files.items()}
+        manifest = json.dumps({**self._described(), "files": sums}, indent=2) + "\n"
+        with naming(hardware):
+            hardware.mkdir(parents=True, exist_ok=True)
+        with (
+            one_at_a_time(hardware),
+            replaced_folder(rtl, {MANIFEST, *self.files, *_emitted(rtl)}) as part,
+        ):
+            for name, text in {**self.files, MANIFEST: manifest}.items():
+                (part / name).write_text(text, encoding="utf-8")
+        return rtl
+
+    @classmethod
+    def read(cls, hardware: Path) -> Circuit:
+        """Return the circuit of a project, with its source files as they are now."""
+        rtl = hardware / "rtl"
+        if not hardware.is_dir():
+            raise FileNotFoundError(f"there is no circuit in {hardware}; run ch emit first")
+        with one_at_a_time(hardware):
+            return cls._read(hardware, rtl)
+
+    @classmethod
+    def _read(cls, hardware: Path, rtl: Path) -> Circuit:
+        restore_folder(rtl)
+        if not (rtl / MANIFEST).is_file():
+            raise FileNotFoundError(f"there is no circuit in {hardware}; run ch emit first")
+        told = read_json(rtl / MANIFEST, advice="run ch emit again")
+        try:
+            ports: dict[str, Any] = {
+                key: tuple(_port(row) for row in told.pop(key)) for key in PORTS
+            }
+            sources = list(told.pop("files"))
+            if gone := [name for name in sources if not (rtl / name).is_file()]:
+                raise FileNotFoundError(
+                    f"{rtl} has no {', '.join(gone)}, which the circuit needs; run ch emit again"
+                )
+            files = {name: (rtl / name).read_text("utf-8") for name in sources}
+            told["notes"] = tuple(told["notes"])
+            return cls(**told, **ports, files=files)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{rtl / MANIFEST} does not describe a circuit; run ch emit again"
+            ) from error
+
+
+def _emitted(rtl: Path) -> list[str]:
+    """Return the files of the circuit that is in a directory now."""
+    if not (rtl / MANIFEST).is_file():
+        return []
+    return list(read_json(rtl / MANIFEST, advice="delete it").get("files", ()))
+
+
+PORTS = ("inputs", "outputs")
+
+
+def _port(row: Mapping[str, Any]) -> Port:
+    return Port(**{**row, "shape": tuple(row["shape"]), "order": tuple(row["order"])})

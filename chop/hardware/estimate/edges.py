@@ -1,0 +1,64 @@
+"""What a layer of tables on edges consists of."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import operator
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+
+from chop.hardware.estimate.formula import LUT_INPUTS, table_luts
+from chop.integers import Codes, EdgeTables
+from chop.integers.codes import bits_for
+
+__all__ = ["EdgeFacts", "edge_facts"]
+
+
+class EdgeFacts(NamedTuple):
+    """The LUTs of all tables, the bits of all adders, and how many follow each other."""
+
+    table_luts: float
+    adder_bits: int
+    depth: int  # levels of adders
+    table_depth: int  # levels of a table
+
+
+def edge_facts(op: EdgeTables, x: Codes) -> EdgeFacts:
+    """Return the facts of the tables and adders for inputs of this description."""
+    reached = op.reached(x)
+    bits = [max(1, int(n - 1).bit_length()) for n in reached.sum(1).tolist()]
+    least, most = op.reached_entries(x)
+    steps = torch.where(reached, op.tables - least[:, None], 0)
+    tops = [bits_for(0, span) for span in (most - least).tolist()]
+    places = list(zip((_zeros(row) for row in steps.tolist()), tops, strict=True))
+    luts = sum(table_luts(m, top - low) for m, (low, top) in zip(bits, places, strict=True))
+    terms: list[list[tuple[int, int]]] = [[] for _ in op.bias]
+    for output, place in zip(op.writes.tolist(), places, strict=True):
+        terms[output].append(place)
+    of_bias = sum(bits_for(-abs(b), abs(b)) for b in op.bias.tolist() if b)
+    depth = math.ceil(math.log2(max(1, *(len(row) for row in terms))))
+    table_depth = max(1, max(bits) - LUT_INPUTS)
+    return EdgeFacts(luts, sum(map(_added, terms)) + of_bias, depth, table_depth)
+
+
+def _zeros(numbers: Sequence[int]) -> int:
+    """Return how many of the lowest bits all numbers have as zero."""
+    used = reduce(operator.or_, numbers)
+    return (used & -used).bit_length() - 1
+
+
+def _added(places: Sequence[tuple[int, int]]) -> int:
+    """Return the bits of adders that add the narrowest numbers first; a bit alone needs none."""
+    row = [(high - low, low, high) for low, high in places]
+    heapq.heapify(row)
+    total = 0
+    while len(row) > 1:
+        (_, low, high), (_, other, top) = heapq.heappop(row), heapq.heappop(row)
+        total += max(0, max(high, top) - max(low, other))
+        low, high = min(low, other), max(high, top) + 1
+        heapq.heappush(row, (high - low, low, high))
+    return total

@@ -1,0 +1,1 @@
+"""The components of streaming circuits, one per file."""

@@ -1,0 +1,1 @@
+"""How each integer op is written in symbolic numbers: one file per family, found by itself."""

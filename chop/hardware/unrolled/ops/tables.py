@@ -1,0 +1,114 @@
+"""Truth tables of several inputs, and signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from chop.hardware.unrolled import symbols
+from chop.hardware.unrolled.registry import Array, unrolls
+from chop.hardware.unrolled.symbols import LIMB
+from chop.integers import Codes, NeuronTables, ResidualSigns
+
+FEW_BITS = 8  # of a value whose signs are a table rather than comparisons
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def table_luts(op: NeuronTables, codes: Sequence[Codes]) -> int:
+    """Return about how many LUTs of six inputs the tables are."""
+    entries = 1 << max(0, min(op.width, codes[0].width) * op.num_inputs - 6)
+    return len(op.reads) * codes[-1].width * entries
+
+
+@unrolls(NeuronTables, adders=table_luts, starts_layer=True)
+def neuron_tables(op: NeuronTables, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
+    flat = symbols.flat(inputs[0])
+    tables = op.tables.numpy()
+    rows = zip(op.reads.tolist(), op.chosen.tolist(), strict=True)
+    results = [
+        _result(op, [flat[i] if i >= 0 else None for i in reads], tables[chosen])
+        for reads, chosen in rows
+    ]
+    return symbols.shaped(results, op.shape)
+
+
+def _result(op: NeuronTables, reads: Sequence[Any], table: Numbers) -> Any:
+    """Return an entry of a table; inputs that never change are no part of its index."""
+    places = [(s, place * op.width) for place, s in enumerate(reads) if s is not None]
+    fixed = [(int(s.low), place) for s, place in places if s.low == s.high]
+    start = sum((code & ((1 << op.width) - 1)) << place for code, place in fixed)
+    varying = [(s, place) for s, place in places if s.low != s.high]
+    if not varying:
+        return symbols.constant(float(table[start]))
+    index, values = joined([s for s, _ in varying])
+    entries = np.full(len(values[0]), start)
+    reached = np.ones(len(entries), bool)
+    for (symbol, place), value in zip(varying, values, strict=True):
+        entries += (value & ((1 << op.width) - 1)) << place
+        reached &= (value >= symbol.low) & (value <= symbol.high)
+    return looked_up(index, table[entries], reached)
+
+
+def joined(row: Sequence[Any]) -> tuple[Any, list[Numbers]]:
+    """Return the bits of symbols side by side, the first lowest, and what each is worth there.
+
+    The values of a symbol are listed by the whole number that the joined bits form.
+    """
+    fields, values, start = [], [], 0
+    widths = [sum(symbol.kif) for symbol in row]
+    every = np.arange(1 << sum(widths), dtype=np.int64)
+    for symbol, width in zip(row, widths, strict=True):
+        signed, whole, fraction = symbol.kif
+        # so that all values of these bits count, even those that never occur
+        bits = symbols.fresh(symbol).quantize(False, whole + signed, fraction, "WRAP", "TRN")
+        fields.append(bits * 2.0 ** (fraction + start))
+        digit = (every >> start) & ((1 << width) - 1)
+        digit -= (digit >> (width - 1) << width) * int(signed)
+        values.append(digit << -fraction)
+        start += width
+    return reduce(lambda a, b: a | b, fields), values
+
+
+def looked_up(index: Any, entries: Numbers, reached: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
+    """Return the entry of a table at an index from 0; entries that are not reached do not count."""
+    low, high = int(index.low), int(index.high)
+    entries, reached = entries[low : high + 1].astype(np.int64), reached[low : high + 1]
+    wanted = entries[reached]
+    if (wanted == wanted[0]).all():
+        return symbols.constant(float(wanted[0]))
+    if max(abs(int(wanted.min())), abs(int(wanted.max()))) >> LIMB:
+        upper = looked_up(index, np.pad(entries >> LIMB, (low, 0)), np.pad(reached, (low, 0)))
+        rest = entries & ((1 << LIMB) - 1)
+        lower = looked_up(index, np.pad(rest, (low, 0)), np.pad(reached, (low, 0)))
+        return upper * 2.0**LIMB + lower
+    return index.lookup(np.where(reached, entries.astype(np.float64), np.nan))
+
+
+@unrolls(ResidualSigns)
+def residual_signs(op: ResidualSigns, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
+    rows = [_signs(op, symbol) for symbol in symbols.flat(inputs[0])]
+    return symbols.shaped([s for level in zip(*rows, strict=True) for s in level], codes[-1].shape)
+
+
+def _signs(op: ResidualSigns, symbol: Any) -> list[Any]:
+    """Return the sign of each level, the first first."""
+    thresholds = op.thresholds.numpy()
+    if sum(symbol.kif) <= FEW_BITS:
+        index, (codes,) = joined([symbol])
+        regions = np.searchsorted(thresholds, codes, side="right")
+        reached = (codes >= symbol.low) & (codes <= symbol.high)
+    else:  # one comparison per threshold: bits that are 1 up to some place
+        distinct = [t for t in dict.fromkeys(thresholds.tolist()) if symbol.low < t <= symbol.high]
+        if not distinct:
+            region = int(np.searchsorted(thresholds, symbol.low, side="right"))
+            return [symbols.constant((region >> i) & 1) for i in reversed(range(op.levels))]
+        index, values = joined([symbol >= float(t) for t in distinct])
+        count = np.sum(values, 0)
+        reached = np.arange(len(count)) == (1 << count) - 1
+        ends = np.array([int(symbol.low), *distinct])
+        regions = np.searchsorted(thresholds, ends[count], side="right")
+    return [looked_up(index, (regions >> i) & 1, reached) for i in reversed(range(op.levels))]

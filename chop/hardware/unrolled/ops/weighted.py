@@ -1,0 +1,115 @@
+"""Sums of products with constant weights: adder graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.hardware.estimate.weights import signed_digits
+from chop.hardware.unrolled import symbols
+from chop.hardware.unrolled.ops.windows import OUTSIDE, windows
+from chop.hardware.unrolled.registry import Array, unrolls
+from chop.integers import ChannelAffine, Codes, ConvCodes, LinearCodes
+from chop.integers.weighted import WeightedOp
+
+
+def digits(numbers: Tensor) -> int:
+    """Return how many powers of two the numbers are sums or differences of, in all."""
+    return int(signed_digits(numbers.numpy()).sum())
+
+
+def linear_adders(op: LinearCodes, codes: Sequence[Codes]) -> int:
+    return digits(op.weight) * math.prod(codes[-1].shape[:-1])
+
+
+def convolution_adders(op: ConvCodes, codes: Sequence[Codes]) -> int:
+    return digits(op.weight) * math.prod(codes[-1].shape[1:])
+
+
+@unrolls(LinearCodes, adders=linear_adders, starts_layer=True)
+def linear(op: LinearCodes, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
+    (x,) = inputs
+    rows = np.asarray(x).reshape(-1, x.shape[-1])
+    solver = Solver(keep=len(rows) > 1)
+    sums = [s for row in rows for s in solver.products(op.weight.T, list(row))]
+    return with_bias(op, symbols.shaped(sums, codes[-1].shape))
+
+
+@unrolls(ConvCodes, adders=convolution_adders, starts_layer=True)
+def convolution(op: ConvCodes, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
+    (x,) = inputs
+    result = codes[-1].shape
+    kernel = op.weight.shape[2:]
+    settings = (op.stride, op.padding, op.dilation)
+    taken = windows(x.shape[1:], kernel, *settings, result[1:])
+    solver = Solver(keep=len(taken) > 1)
+    channels = np.asarray(x).reshape(op.groups, -1, int(np.prod(x.shape[1:])))
+    weights = op.weight.reshape(op.groups, -1, *op.weight.shape[1:]).flatten(3)
+    sums = np.empty((op.groups, weights.shape[1], len(taken)), object)
+    for group, weight in enumerate(weights):
+        for number, places in enumerate(taken):
+            inside = places != OUTSIDE
+            row = channels[group][:, places[inside]].ravel()
+            # outputs, then channels and places of the window
+            matrix = weight[..., torch.from_numpy(inside)].flatten(1)
+            sums[group, :, number] = solver.products(matrix.T, list(row))
+    return with_bias(op, symbols.shaped(sums.ravel(), result))
+
+
+def affine_adders(op: ChannelAffine, codes: Sequence[Codes]) -> int:
+    return digits(op.multiplier) * math.prod(codes[-1].shape[1:])
+
+
+@unrolls(ChannelAffine, adders=affine_adders)
+def channel_affine(op: ChannelAffine, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
+    (x,) = inputs
+    form = (-1, *[1] * (x.ndim - 1))
+    parts = (t.view(form).expand(x.shape).flatten().tolist() for t in (op.multiplier, op.offset))
+    row = zip(symbols.flat(x), *parts, strict=True)
+    return symbols.shaped((symbols.affine(s, m, b) for s, m, b in row), x.shape)
+
+
+def with_bias(op: WeightedOp, sums: Array) -> Array:
+    """Return the sums on the grid of the result, plus the bias."""
+    shifted = (s * 2.0**op.shift for s in symbols.flat(sums))
+    if op.bias is None:
+        return symbols.shaped(shifted, sums.shape)
+    bias = op.along_channels(op.bias).expand(tuple(sums.shape)).flatten().tolist()
+    pairs = zip(shifted, bias, strict=True)
+    return symbols.shaped((symbols.plus(s, b) for s, b in pairs), sums.shape)
+
+
+class Solver:
+    """Adder graphs for products with constant matrices; equal ones are solved once."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self.keep = keep
+        self.solved: dict[tuple[Any, ...], Any] = {}
+
+    def products(self, weight: Tensor, row: list[Any]) -> list[Any]:
+        """Return the sums of products of symbols with the columns of a matrix."""
+        parts = [
+            [symbols.fresh(s) * 2.0**shift if shift else s for s in self._solve(limb, row)]
+            for limb, shift in symbols.limbs(weight.numpy())
+        ]
+        if not parts:
+            return [symbols.constant(0)] * weight.shape[1]
+        return [symbols.total(column) for column in zip(*parts, strict=True)]
+
+    def _solve(self, matrix: symbols.Numbers, row: list[Any]) -> list[Any]:
+        from alkaid.trace import FVArray, trace
+
+        if not self.keep:
+            return symbols.flat(symbols.shaped(row, (len(row),)) @ matrix)
+        kinds = tuple((s.low, s.high, s.step, s.latency) for s in row)
+        key = (matrix.shape, matrix.tobytes(), kinds)
+        if key not in self.solved:
+            low, high, step, latency = (np.array(part) for part in zip(*kinds, strict=True))
+            new = FVArray.from_lhs(low, high, step, symbols.HARDWARE, latency)
+            self.solved[key] = trace(new, new @ matrix, optimize=False)
+        return list(self.solved[key](np.array(row, object), quantize=False))

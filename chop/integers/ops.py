@@ -1,0 +1,94 @@
+"""What every op of an integer graph has: a meaning in whole numbers, and bounds of its result."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from chop.integers.codes import Codes
+from chop.integers.scale import Scale
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerOp(abc.ABC):
+    """One op: `run` defines its result, and `result` describes it.
+
+    Everything that reads an integer graph takes the meaning of an op from these two.
+    """
+
+    @abc.abstractmethod
+    def run(self, *inputs: Tensor) -> Tensor:
+        """Return the result for batches of int64 codes."""
+
+    @abc.abstractmethod
+    def result(self, *codes: Codes) -> Codes:
+        """Return the description of the result for inputs with these descriptions."""
+
+    def fitted(self, *codes: Codes) -> Self:
+        """Return the op with what follows from the descriptions of its inputs."""
+        return self
+
+    def exact_in_float(self, *codes: Codes) -> bool:
+        """Return whether float32 gives the same values, for inputs that it holds exactly."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """The name of the op in reports."""
+        return type(self).__name__.removesuffix("Codes")
+
+
+@dataclass(frozen=True, eq=False)
+class MonotoneOp(IntegerOp):
+    """An op that never lowers its result when its input grows, and keeps the scale."""
+
+    def result(self, *codes: Codes) -> Codes:
+        (x,) = codes
+        low, high = (self.run(bound)[0] for bound in x.bounds())
+        return x.within(low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class MovingOp(IntegerOp):
+    """An op that only moves codes to other places."""
+
+    def result(self, *codes: Codes) -> Codes:
+        (x,) = codes
+        low, high = (self.run(bound)[0] for bound in x.bounds())
+        scale = moved_scale(self, x)
+        return _with_scale(x, low, high, scale)
+
+
+def moved_scale(op: IntegerOp, x: Codes) -> Scale:
+    """Return the scale of the moved codes."""
+    if x.scale.uniform:
+        return x.scale
+    parts = (part.expand(x.shape).unsqueeze(0) for part in x.scale.parts)
+    return Scale(*(op.run(part)[0] for part in parts))
+
+
+def _with_scale(x: Codes, low: Tensor, high: Tensor, scale: Scale) -> Codes:
+    codes = x.within(low, high, shape=tuple(low.shape))
+    return replace(codes, scale=scale.compact())
+
+
+class OnDevices:
+    """Tensors of an op, copied once to each device and dtype that it runs with."""
+
+    def __init__(self, **tensors: Tensor | None) -> None:
+        self.tensors = tensors
+        self.copies: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+
+    def get(self, name: str, like: Tensor) -> Tensor | None:
+        """Return a tensor on the device and in the dtype of `like`."""
+        tensor = self.tensors[name]
+        if tensor is None:
+            return None
+        key = (name, like.device, like.dtype)
+        if key not in self.copies:
+            self.copies[key] = tensor.to(like.device, like.dtype)
+        return self.copies[key]

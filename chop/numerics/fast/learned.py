@@ -1,0 +1,114 @@
+"""Fixed point with bits that are trained, by the C++ library or by Triton.
+
+Numbers lie as outer by channels by inner, and each channel has its bits: one for a tensor, one per
+channel, or one per element, of a batch or of a parameter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chop.numerics.compiled import KERNELS
+from chop.numerics.fast import mode
+from chop.numerics.fast.cpu import THREAD
+from chop.numerics.scratch import is_plain
+
+LN2 = math.log(2)
+
+
+@dataclass(frozen=True)
+class LearnedRule:
+    """How to round; without a `range` no value is beyond it."""
+
+    signed: bool
+    rounding: str
+    overflow: str
+    unlimited: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel."""
+        return f"learned_{self.rounding}" + ("_wrap" if self.overflow == "wrap" else "")
+
+    @functools.cached_property
+    def arguments(self) -> tuple[float, ...]:
+        """The arguments of the kernel."""
+        flags = (self.signed, self.overflow == "symmetric", self.unlimited)
+        return tuple(map(float, flags))
+
+    @functools.cached_property
+    def packed(self) -> ctypes.Array[ctypes.c_float]:
+        return (ctypes.c_float * 3)(*self.arguments)
+
+
+Places = tuple[int, int, int]  # outer, channels, inner
+
+
+@functools.lru_cache(maxsize=2**12)
+def places_of(shape: Sequence[int], bits: Sequence[int]) -> Places | None:
+    """Return how bits lie in a tensor; None if their dimensions are not next to each other.
+
+    >>> places_of((8, 3, 5, 5), (3, 1, 1)), places_of((8, 4), (4,)), places_of((8, 4), ())
+    ((8, 3, 25), (8, 4, 1), (8, 1, 4))
+    """
+    sizes = (*[1] * (len(shape) - len(bits)), *bits)
+    used = [d for d, n in enumerate(sizes) if n > 1]
+    if not used:
+        return (shape[0], 1, math.prod(shape[1:])) if shape else (1, 1, 1)
+    first, last = used[0], used[-1] + 1
+    if sizes[first:last] != tuple(shape[first:last]):
+        return None
+    return math.prod(shape[:first]), math.prod(shape[first:last]), math.prod(shape[last:])
+
+
+def kernel_places(x: Tensor, integer_bits: Tensor, frac_bits: Tensor) -> Places | None:
+    """Return how bits lie in a tensor that a kernel can round now, or None."""
+    tensors = (x, integer_bits, frac_bits)
+    if mode.current == "off" or x.dtype != torch.float32 or not x.numel():
+        return None
+    if integer_bits.shape != frac_bits.shape or not all(map(is_plain, tensors)):
+        return None
+    if len({t.device for t in tensors}) > 1 or x.device.type != "cpu":
+        return None
+    if not KERNELS.ready(x.numel(), wait=mode.current == "on"):
+        return None
+    return places_of(tuple(x.shape), tuple(frac_bits.shape))
+
+
+def _threads(x: Tensor) -> int:
+    return max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
+
+
+def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) -> Tensor:
+    """Return the values of `rounded_fixed`, bit for bit."""
+    source, result = x.detach().contiguous(), torch.empty(x.shape)
+    bits = [t.detach().float().contiguous() for t in (i, f)]
+    kernel = KERNELS.rule(rule.name, "learned")
+    pointers = (t.data_ptr() for t in (source, result, *bits))
+    kernel(*pointers, *places, rule.packed, _threads(x))
+    return result
+
+
+def gradients(
+    x: Tensor, grad: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients for the values and for both numbers of bits."""
+    if rule.unlimited and rule.signed and places[0] * places[2] == 1:
+        error = x - rounded(x, i, f, places, rule)
+        return grad, torch.zeros_like(i), error.mul_(grad).mul_(LN2).view(f.shape).to(f.dtype)
+    source, grad, result = x.contiguous(), grad.contiguous(), torch.empty(x.shape)
+    bits = [t.detach().float().contiguous() for t in (i, f)]
+    parts = max(1, min(_threads(x), places[0]))
+    sums = torch.zeros(parts, 2, places[1], dtype=torch.float64)
+    kernel = KERNELS.rule(rule.name, "learned_gradients")
+    pointers = (t.data_ptr() for t in (source, grad, result, *bits, sums))
+    kernel(*pointers, *places, rule.packed, parts)
+    for_i, for_f = (LN2 * sums.sum(0)).unbind()
+    return result, for_i.view(i.shape).to(i.dtype), for_f.view(f.shape).to(f.dtype)

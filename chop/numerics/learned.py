@@ -1,0 +1,242 @@
+"""Fixed point whose integer and fraction bits are tensors that may be trained.
+
+A number has a sign, `integer_bits` i and `frac_bits` f: its step is 2^-f, its largest value
+2^i - 2^-f, and its width, without the sign, i + f. A number of no bits is always zero.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from chop.numerics.exponents import LAYOUTS, exp2
+from chop.numerics.fast import learned as fast
+from chop.numerics.fast.learned import LearnedRule, Places
+from chop.numerics.integer import Overflow, Rounding
+
+Cost = Literal["ebops", "lut", "bitops", "model_size"]
+LN2 = math.log(2)
+ENOUGH = 64  # bits of a number whose range follows from its values
+
+
+def whole(bits: Tensor) -> Tensor:
+    """Return real numbers of bits rounded to whole ones; the gradient passes."""
+    return bits + (bits.round() - bits).detach()
+
+
+def learned_fixed(
+    x: Tensor,
+    integer_bits: Tensor | None,
+    frac_bits: Tensor,
+    *,
+    signed: bool = True,
+    rounding: Rounding = "even",
+    overflow: Overflow = "saturate",
+) -> Tensor:
+    """Return `x` in fixed point, with gradients for `x` and for both numbers of bits.
+
+    The bits broadcast to `x` and are rounded to whole numbers. With n = i + f the result is that of
+    `Integer(n + 1, f)`, or without a sign of `Integer(n, f, signed=False)`, and zero if n < 1.
+    Without `integer_bits` there are as many as the values need. Within the range the gradients are
+    1 for x and ln 2 · (x - result) for f; beyond it, those of the nearest end. Numbers that wrap
+    count as within the range. A number of no bits has no gradients.
+    """
+    rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
+    bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
+    places = fast.kernel_places(x, bits, frac_bits)
+    if places is not None and not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        fused: Tensor = _FusedFixed.apply(x, bits, frac_bits, rule, places)
+        return fused
+    result: Tensor = _LearnedFixed.apply(x, bits, frac_bits, signed, rounding, overflow)
+    return result
+
+
+def fixed(
+    x: Tensor,
+    integer_bits: Tensor | None,
+    frac_bits: Tensor,
+    signed: bool,
+    rounding: Rounding,
+    overflow: Overflow,
+) -> Tensor:
+    """Return the values of `learned_fixed` without gradients, by a kernel where there is one."""
+    bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
+    places = fast.kernel_places(x, bits, frac_bits)
+    if places is None:
+        return rounded_fixed(x, bits, frac_bits, signed, rounding, overflow)
+    rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
+    return fast.rounded(x, bits, frac_bits, places, rule)
+
+
+def enough_bits(frac_bits: Tensor) -> Tensor:
+    """Return integer bits with which no value that occurs is beyond the range."""
+    return ENOUGH - frac_bits.detach().round()
+
+
+def rounded_fixed(
+    x: Tensor,
+    integer_bits: Tensor,
+    frac_bits: Tensor,
+    signed: bool,
+    rounding: Rounding,
+    overflow: Overflow,
+) -> Tensor:
+    """Return the values of `learned_fixed`; this is the reference for every kernel."""
+    bits, f = whole_bits(integer_bits, frac_bits)
+    step, steps = exp2(-f, x.dtype), exp2(f, x.dtype)
+    low, high = _ends(bits, signed, overflow, x.dtype)
+    codes = _rounded(x, step, steps, rounding)
+    if overflow == "wrap":
+        codes = _wrapped(codes, x, bits + int(signed), signed)
+    codes = torch.minimum(torch.maximum(codes, low), high)
+    return torch.where((bits > 0) | x.isnan(), codes * step, torch.zeros_like(codes))
+
+
+def whole_bits(integer_bits: Tensor, frac_bits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the width without a sign, and the fraction bits, as whole numbers."""
+    i, f = (bits.detach().round().to(torch.int32) for bits in (integer_bits, frac_bits))
+    return i + f, f
+
+
+def _ends(bits: Tensor, signed: bool, overflow: Overflow, dtype: torch.dtype) -> tuple[Any, Tensor]:
+    """Return the lowest and the highest code that `dtype` can hold."""
+    count = exp2(bits.clamp(min=0), dtype)
+    # the last code has as many ones as the significand has bits
+    high = count - exp2((bits - LAYOUTS[dtype].mantissa - 1).clamp(min=0), dtype)
+    if not signed:
+        return torch.zeros_like(count), high
+    return -high if overflow == "symmetric" else -count, high
+
+
+def _rounded(x: Tensor, step: Tensor, steps: Tensor, rounding: Rounding) -> Tensor:
+    """Return x / step as whole numbers; each rule is exact, as that of `Integer`."""
+    whole = x * steps
+    if rounding == "even":
+        return whole.round()
+    if rounding == "floor":
+        below = whole.floor()
+        return below - (below * step > x).to(x.dtype)  # a small negative number may become zero
+    nearest = whole.round()
+    return nearest + (whole - nearest == 0.5).to(x.dtype)
+
+
+def _wrapped(codes: Tensor, x: Tensor, width: Tensor, signed: bool) -> Tensor:
+    """Return the codes modulo 2^width; infinite where `x` is."""
+    turns = codes * exp2(-width, x.dtype)
+    part = turns - turns.trunc()
+    low = -0.5 if signed else 0.0
+    part = torch.where(part >= low + 1, part - 1, part)
+    part = torch.where(part < low, part + 1, part)
+    beyond = torch.where(x.isinf() | x.isnan(), x, torch.zeros_like(x))
+    return torch.where(codes.isfinite(), part * exp2(width, x.dtype), beyond)
+
+
+def rounded_steps(x: Tensor, frac_bits: Tensor, rounding: Rounding) -> Tensor:
+    """Return x · 2^f as whole numbers."""
+    f = frac_bits.round().to(torch.int32)
+    return _rounded(x, exp2(-f, x.dtype), exp2(f, x.dtype), rounding)
+
+
+class _LearnedFixed(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        integer_bits: Tensor,
+        frac_bits: Tensor,
+        signed: bool,
+        rounding: Rounding,
+        overflow: Overflow,
+    ) -> Tensor:
+        return rounded_fixed(x, integer_bits, frac_bits, signed, rounding, overflow)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, integer_bits, frac_bits, ctx.signed, _, ctx.overflow = inputs
+        ctx.save_for_backward(x, integer_bits, frac_bits, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        x, integer_bits, frac_bits, result = ctx.saved_tensors
+        bits, f = whole_bits(integer_bits, frac_bits)
+        step, top = exp2(-f, x.dtype), exp2(bits - f, x.dtype)
+        ends = _ends(bits, ctx.signed, ctx.overflow, x.dtype)
+        low, high = (end * step for end in ends)
+        wraps = ctx.overflow == "wrap"
+        above, below = (
+            (x > high, x < low) if not wraps else (torch.zeros_like(x, dtype=torch.bool),) * 2
+        )
+        grad = torch.where(bits > 0, grads[0], torch.zeros_like(grads[0]))
+        inside = ~(above | below)
+        for_x = torch.where(inside, grad, torch.zeros_like(grad))
+        error = torch.where(bits > 0, x - result, torch.zeros_like(grad))
+        if wraps:  # only what rounding lost
+            error = error - torch.round(error / (2 * top if ctx.signed else top)) * (
+                2 * top if ctx.signed else top
+            )
+        symmetric = float(ctx.overflow == "symmetric" and ctx.signed)
+        at_f = torch.where(above, step, torch.where(below, -symmetric * step, error))
+        at_i = torch.where(above, top, torch.where(below, -float(ctx.signed) * top, 0 * top))
+        for_i, for_f = ((LN2 * grad * each) for each in (at_i, at_f))
+        return (
+            _summed(for_x, x),
+            _summed(for_i, integer_bits),
+            _summed(for_f, frac_bits),
+            *(None, None, None),
+        )
+
+
+class _FusedFixed(torch.autograd.Function):
+    """The same for plain tensors, in one pass over memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        integer_bits: Tensor,
+        frac_bits: Tensor,
+        rule: LearnedRule,
+        places: Places,
+    ) -> Tensor:
+        ctx.rule, ctx.places = rule, places
+        ctx.save_for_backward(x, integer_bits, frac_bits)
+        return fast.rounded(x, integer_bits, frac_bits, places, rule)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        x, integer_bits, frac_bits = ctx.saved_tensors
+        found = fast.gradients(x, grads[0], integer_bits, frac_bits, ctx.places, ctx.rule)
+        return (*found, None, None)
+
+
+def _summed(grad: Tensor, like: Tensor) -> Tensor:
+    """Sum a gradient over the dimensions along which a tensor was broadcast."""
+    summed = grad.sum_to_size(like.shape) if grad.shape != like.shape else grad
+    return summed.to(like.dtype)
+
+
+class LearnsBits(abc.ABC):
+    """Mixin of a layer whose bit widths are trained.
+
+    Both methods work under `torch.func.vmap` and `functional_call`, so that many networks can be
+    trained at once: they read parameters and buffers only, and no value decides what they do.
+    """
+
+    @abc.abstractmethod
+    def width_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are numbers of bits, by their names in the layer."""
+
+    @abc.abstractmethod
+    def bit_cost(self, cost: Cost, *, exact: bool = False) -> Tensor:
+        """Return what the layer costs for one sample, as a scalar with gradients for the widths.
+
+        `exact` counts with whole bits what the layer costs once its widths are frozen; it has no
+        gradients.
+        """

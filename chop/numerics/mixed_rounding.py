@@ -1,0 +1,123 @@
+"""Rounding to fixed point with bits that are tensors, such as those of a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.numerics.affine_rounding import in_float32
+from chop.numerics.exponents import floor_log2
+from chop.numerics.learned import fixed, learned_fixed, rounded_steps
+from chop.numerics.mixed_integer import MixedInteger
+from chop.numerics.scratch import is_plain
+from chop.numerics.straight_through import straight_through
+
+
+class MixedRounding:
+    """A mixed_integer format with its bits as tensors, which broadcast to what is rounded.
+
+    Without `integer_bits` they follow from the values. Two of them are equal if they have the same
+    tensors, unchanged.
+    """
+
+    deterministic = True
+
+    def __init__(
+        self, fmt: MixedInteger, frac_bits: Tensor, integer_bits: Tensor | None = None
+    ) -> None:
+        self.fmt, self.frac_bits, self.integer_bits = fmt, frac_bits, integer_bits
+        self._versions = tuple(map(_version, self._tensors))
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        return [bits for bits in (self.frac_bits, self.integer_bits) if bits is not None]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MixedRounding) or self.fmt != other.fmt:
+            return False
+        ours, theirs = self._tensors, other._tensors
+        same = len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
+        return same and None not in self._versions and self._versions == other._versions
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, x: Any) -> Any:
+        """Return `x` rounded, with gradients for `x` and for bits that are trained."""
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"mixed_integer rounds floating-point tensors, not {kind}")
+        learns = any(bits.is_floating_point() for bits in self._tensors)
+        if not learns and self.fmt.ste == "identity":
+            return straight_through(x, self.rounded)
+        tensors = [x, *self._tensors]
+        # vmap does not tell whether its tensors have gradients
+        has_gradient = any(t.requires_grad or not is_plain(t) for t in tensors)
+        # a trace has no gradients of ours
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if tracing or not (torch.is_grad_enabled() and has_gradient):
+            return self.rounded(x)
+        exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        result = learned_fixed(exact, *self._used(exact), **self._rule)
+        if result.dtype == x.dtype:
+            return result
+        highest = torch.finfo(x.dtype).max
+        return result.clamp(-highest, highest).to(x.dtype)
+
+    @property
+    def _rule(self) -> dict[str, Any]:
+        fmt = self.fmt
+        return {"signed": fmt.signed, "rounding": fmt.rounding, "overflow": fmt.overflow}
+
+    def bits_of(self, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the integer and the fraction bits of a tensor; None if it does not matter."""
+        device = self.frac_bits.device if x is None else x.device
+        frac_bits = self.frac_bits.to(device)
+        if self.integer_bits is not None:
+            return self.integer_bits.to(device), frac_bits
+        assert x is not None, "these integer bits follow from the values"
+        return integer_bits_for(x, frac_bits, self.fmt), frac_bits
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Return the nearest values in the dtype of `x`, without a gradient."""
+        return in_float32(self.round, x.detach())
+
+    def round(self, x: Tensor) -> Tensor:
+        """Return the nearest values for float32 and float64, without a gradient."""
+        with torch.no_grad():
+            return fixed(x, *self._used(x), *self._rule.values())
+
+    def _used(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the bits to round with; a range that follows from the values limits none."""
+        own = self.integer_bits
+        return None if own is None else own.to(x.device), self.frac_bits.to(x.device)
+
+
+def integer_bits_for(x: Tensor, frac_bits: Tensor, fmt: MixedInteger) -> Tensor:
+    """Return the fewest integer bits with which no value is beyond the range; no gradient.
+
+    There is one number for each that `frac_bits` has; a group that is rounded to zero gets none.
+    """
+    values = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
+    f = frac_bits.detach().round()
+    ends = [_over_groups(torch.amax, values, f), _over_groups(torch.amin, values, f)]
+    high, low = (rounded_steps(end, f, fmt.rounding) for end in ends)
+    magnitude = torch.maximum(high, -low) if fmt.signed else high
+    bits = (floor_log2(magnitude.clamp(max=2.0**62)) + 1).clamp(min=0)
+    return bits.to(f.dtype) - f
+
+
+def _over_groups(reduce: Any, values: Tensor, bits: Tensor) -> Tensor:
+    """Reduce values to one number for each group that shares its bits."""
+    if not values.numel():
+        return torch.zeros_like(bits, dtype=values.dtype)
+    sizes = (*[1] * (values.dim() - bits.dim()), *bits.shape)
+    shared = [d for d, (n, m) in enumerate(zip(values.shape, sizes, strict=True)) if m == 1 != n]
+    reduced = reduce(values, shared, True) if shared else values
+    return reduced.reshape(bits.shape)
+
+
+def _version(bits: Tensor) -> int | None:
+    """Return how often a tensor was written to; None for one that does not count it."""
+    return bits._version if is_plain(bits) and not bits.is_inference() else None

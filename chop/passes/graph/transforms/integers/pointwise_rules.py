@@ -1,0 +1,334 @@
+"""Activations, sums, products and concatenation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from chop.integers import (
+    AddCodes,
+    ClampCodes,
+    Codes,
+    ConcatCodes,
+    IntegerOp,
+    LeakyReluCodes,
+    Lookup,
+    MixedWord,
+    MultiplyCodes,
+    QuantizeInput,
+    ReluCodes,
+    Scale,
+    SubtractCodes,
+    Word,
+)
+from chop.integers.scale import simple_fraction
+from chop.ir.ops import OPS, has_trait
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.needed import returns
+from chop.passes.graph.transforms.integers.values import Constant, Known, Unrounded, Value
+
+TABLE_BITS = 16
+END = 2**62  # beyond any code
+
+
+def after_rounding(
+    value: Value, call: NodeCall, to: Converter, make: Callable[[Known], Known], moves: bool
+) -> Value:
+    """Apply an op to codes, or to a float value once a reader has rounded it.
+
+    Rounding first changes nothing for an op that `moves` values, nor for one that is monotone and
+    keeps zero, unless the rounding wraps.
+    """
+    if isinstance(value, Known):
+        return make(value)
+    if not isinstance(value, Unrounded):
+        raise call.refusal("computes with constants only; compute its result beforehand")
+    before = value
+
+    def rounded(word: Word) -> Known:
+        if word.wraps and not moves:
+            raise call.refusal(
+                f"takes {before.what} in float, and the format after it wraps; quantise this node"
+            )
+        return make(before.in_word(_before_moving(word, call)))
+
+    exact = before.exact
+    return Unrounded(
+        rounded,
+        before.what,
+        None if exact is None else lambda: make(exact()),
+        by_element=before.by_element,
+    )
+
+
+def _before_moving(word: Word, call: NodeCall) -> Word:
+    """Return the word of the operand of an op for a word of its result."""
+    if not isinstance(word, MixedWord):
+        return word
+    before, after = shape_of(call.source)[1:], call.shape()
+    if has_trait(call.op, "reshape"):
+        return word.reshaped(after, before)
+    keeps = has_trait(call.op, "pointwise") or has_trait(call.op, "activation")
+    if not keeps and not (has_trait(call.op, "pool") and word.is_by_channel(len(after))):
+        raise call.refusal(
+            "moves values before they are rounded to bits that differ by element; use "
+            "data_in_granularity 'tensor' after it"
+        )
+    return word
+
+
+def relu(call: NodeCall, to: Converter) -> Value:
+    """Return max(x, 0)."""
+
+    def make(value: Known) -> Known:
+        if to.codes(value).lowest >= 0:
+            return value
+        return to.add(call.node.name, ReluCodes(), [value.name], call.node)
+
+    return after_rounding(to.operand(call.source, call), call, to, make, moves=False)
+
+
+def clamp(call: NodeCall, to: Converter) -> Value:
+    """Return values within bounds: relu6, hardtanh, clamp."""
+    low, high = _bounds(call)
+    value = to.uniform(to.known(call.source, call), call)
+    scale = to.codes(value).scale
+    step = _fraction(scale)
+    ends = [None if end is None else end / step for end in (low, high)]
+    if scale.exact:
+        finer = math.lcm(*(end.denominator for end in ends if end is not None))
+        value = to.refined(value, scale.divided(finer), call)
+        ends = [None if end is None else end * finer for end in ends]
+    least = -END if ends[0] is None else round(ends[0])
+    most = END if ends[1] is None else round(ends[1])
+    return to.add(call.node.name, ClampCodes(least, most), [value.name], call.node)
+
+
+def _bounds(call: NodeCall) -> tuple[Fraction | None, Fraction | None]:
+    """Return the lower and the upper bound of a clamp."""
+    if call.op == "relu6":
+        return Fraction(0), Fraction(6)
+    names = ("min_val", "max_val") if call.op == "hardtanh" else ("min", "max")
+    usual = (-1.0, 1.0) if call.op == "hardtanh" else (None, None)
+    found = [call.setting(name, default) for name, default in zip(names, usual, strict=True)]
+    if not all(end is None or isinstance(end, int | float) for end in found):
+        raise call.refusal("clamps between tensors; use numbers")
+    low, high = (None if end is None else simple_fraction(end) for end in found)
+    if low is not None and high is not None and low > high:
+        raise call.refusal(f"clamps between {found[0]} and {found[1]}; swap them")
+    return low, high
+
+
+def _fraction(scale: Scale) -> Fraction:
+    """Return a scale as a fraction of whole numbers."""
+    exponent, divisor = int(scale.exponent), int(scale.divisor)
+    return Fraction(float(scale.factor)) * Fraction(2) ** exponent / divisor
+
+
+def leaky_relu(call: NodeCall, to: Converter) -> Value:
+    """Return codes with negative ones scaled: as a table if they are few, else exactly."""
+    slope = simple_fraction(call.setting("negative_slope", 0.01))
+    value = to.uniform(to.known(call.source, call), call)
+
+    def exact() -> Known:
+        op = LeakyReluCodes(slope.numerator, slope.denominator)
+        return to.add(call.node.name, op, [value.name], call.node)
+
+    power = slope.denominator & (slope.denominator - 1) == 0
+    if power or not _few(value, to):
+        return exact()
+    return Unrounded(_table(call, to, value, call.evaluate), "a leaky relu", exact)
+
+
+def pointwise(call: NodeCall, to: Converter) -> Value:
+    """Return any other function of one value, as a table that its readers round."""
+    others = [x for x in call.node.all_input_nodes if x is not call.source]
+    if others:
+        raise call.refusal(
+            f"is {call.op} of several values, which has no integer meaning; replace it"
+        )
+    source, function = _function(call, to)
+    if not _few(source, to):
+        codes = to.codes(source)
+        raise call.refusal(
+            f"is {call.op} of codes of {codes.width} bits; quantise its input to at most "
+            f"{TABLE_BITS}, so that it becomes a table"
+        )
+    table = _table(call, to, source, function)
+    return Unrounded(table, f"the result of {call.op}", function=(source, function))
+
+
+def _function(call: NodeCall, to: Converter) -> tuple[Known, Callable[[Tensor], Tensor]]:
+    """Return the codes that a node is a function of: its input, or what that is a function of."""
+    value = to.operand(call.source, call)
+    if isinstance(value, Unrounded) and value.function is not None:
+        source, before = value.function
+        return source, lambda x: call.evaluate(before(x))
+    return to.uniform(to.known(call.source, call), call), call.evaluate
+
+
+def _few(value: Known, to: Converter) -> bool:
+    codes: Codes = to.codes(value)
+    return codes.highest - codes.lowest < 1 << TABLE_BITS
+
+
+def _table(
+    call: NodeCall, to: Converter, value: Known, function: Callable[[Tensor], Tensor]
+) -> Callable[[Word], Known]:
+    """Return what makes the table of a node for a word."""
+
+    def table(word: Word) -> Known:
+        codes = to.codes(value)
+        every = torch.arange(codes.lowest, codes.highest + 1)
+        results = function(codes.values(every).float())
+        entries = QuantizeInput(word, ()).run(results)
+        op = Lookup(entries, codes.lowest, word)
+        return to.add(call.node.name, op, [value.name], call.node)
+
+    return table
+
+
+def combine(op: IntegerOp, align: bool) -> Rule:
+    """Return the rule of a sum, a difference or a product of two values."""
+
+    def rule(call: NodeCall, to: Converter) -> Value:
+        if call.setting("alpha", 1) != 1:
+            raise call.refusal("multiplies its second operand with alpha; write the product out")
+        pair = [*call.node.args, *(v for k, v in call.node.kwargs.items() if k == "other")][:2]
+        values = [to.known(source, call) for source in pair]
+        if len(values) != 2:
+            raise call.refusal("needs two operands; give both")
+        _check_batches(call, pair)
+        values = to.aligned(values, call) if align else values
+        return to.add(call.node.name, op, [value.name for value in values], call.node)
+
+    return rule
+
+
+def _check_batches(call: NodeCall, pair: list[Any]) -> None:
+    """Refuse operands of different ranks, as the batch of one would meet a channel of the other."""
+    ranks = {len(shape_of(x)) for x in pair if isinstance(x, fx.Node) and x.op != "get_attr"}
+    if len(ranks) > 1:
+        raise call.refusal("combines values of different ranks; reshape them to the same")
+
+
+def concat(call: NodeCall, to: Converter) -> Value:
+    """Return values one after the other."""
+    tensors = call.node.args[0] if call.node.args else call.node.kwargs["tensors"]
+    assert isinstance(tensors, list | tuple)
+    rank = len(shape_of(call.node))
+    dim = call.setting("dim", call.setting("axis", 0)) % rank
+    if dim == 0:
+        raise call.refusal("joins batches; join channels instead")
+    values = [to.operand(source, call) for source in tensors]
+    if any(isinstance(value, Unrounded) and value.exact is None for value in values):
+        return _joined_later(values, dim, call, to)
+    known = [to.known(source, call) for source in tensors]
+    if all(to.codes(value).scale.exact for value in known):
+        known = to.aligned(known, call)
+    return to.add(call.node.name, ConcatCodes(dim), [value.name for value in known], call.node)
+
+
+def _joined_later(values: list[Value], dim: int, call: NodeCall, to: Converter) -> Value:
+    """Join values once a reader has rounded them."""
+    parts = [value for value in values if not isinstance(value, Constant)]
+    if len(parts) < len(values):
+        raise call.refusal("joins a constant and a float value; quantise the value first")
+
+    def rounded(word: Word) -> Known:
+        name = call.node.name
+        known = [to.in_word(part, word, f"{name}_{i}", call) for i, part in enumerate(parts)]
+        return to.add(name, ConcatCodes(dim), [value.name for value in known], call.node)
+
+    return Unrounded(rounded, "values that are joined")
+
+
+def same(call: NodeCall, to: Converter) -> Value:
+    """Return the value itself: identity, contiguous."""
+    return to.operand(call.source, call)
+
+
+def dropout(call: NodeCall, to: Converter) -> Value:
+    """Return the value itself, as dropout does in eval mode."""
+    if call.module is None and call.setting("training", True) and call.setting("p", 0.5):
+        raise call.refusal("drops values at random in evaluation too; pass training=False")
+    return to.operand(call.source, call)
+
+
+def prelu(call: NodeCall, to: Converter) -> Value:
+    """Return the table of a leaky relu with one learnt slope."""
+    if call.module is not None and call.module.weight.numel() > 1:  # type: ignore[operator]
+        raise call.refusal("has one slope per channel; use one slope, so that it becomes a table")
+    return pointwise(call, to)
+
+
+def rrelu(call: NodeCall, to: Converter) -> Value:
+    """Return the table of a leaky relu with a slope that is random in training only."""
+    if call.module is None and call.setting("training", False):
+        raise call.refusal("draws its slopes at random in evaluation too; pass training=False")
+    return pointwise(call, to)
+
+
+def softmax(call: NodeCall, to: Converter) -> Value:
+    """Drop a softmax whose result is only returned or compared."""
+    if not all(returns(user) or _is_argmax(user) for user in call.node.users):
+        raise call.refusal(
+            f"is {call.op} within the network; only one at the end has an integer meaning, as it "
+            f"keeps the order of the classes; use another function, such as relu, or convert the "
+            f"parts before and after it"
+        )
+    _check_classes(call)
+    note = f"{call.node.name}: {call.op} at the end is left out; the output has its inputs"
+    to.integers.notes.append(note)
+    to.integers.left_out.append(call.node.name)
+    return to.known(call.source, call)
+
+
+def _check_classes(call: NodeCall) -> None:
+    """Refuse a softmax that does not keep the order of what is compared."""
+    rank = len(shape_of(call.node))
+    dim = call.setting("dim", None)
+    dim = (0 if rank in (1, 3) else 1) if dim is None else dim % rank  # as torch chooses
+    if dim == 0:
+        raise call.refusal("normalises over the batch; give it the dimension of the classes")
+    for user in (user for user in call.node.users if not returns(user)):
+        along = user.meta["mase"].common.args.get("dim")
+        if along is not None and along % rank != dim:
+            raise call.refusal(
+                f"normalises over dimension {dim}, and {user.name!r} looks along {along % rank}; "
+                f"use the same"
+            )
+
+
+def _is_argmax(node: fx.Node) -> bool:
+    return bool(node.meta["mase"].common.mase_op == "argmax")
+
+
+SPECIAL: dict[str, Rule] = {
+    "relu": relu,
+    "leaky_relu": leaky_relu,
+    **dict.fromkeys(("relu6", "hardtanh", "clamp"), clamp),
+    **dict.fromkeys(("softmax", "log_softmax"), softmax),
+    "add": combine(AddCodes(), align=True),
+    "sub": combine(SubtractCodes(), align=True),
+    "mul": combine(MultiplyCodes(), align=False),
+    **dict.fromkeys(("cat", "concat"), concat),
+    **dict.fromkeys(("identity", "contiguous", "detach", "clone", "float"), same),
+    "dropout": dropout,
+    "prelu": prelu,
+    "rrelu": rrelu,
+}
+ONE_OPERAND = (
+    *("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "sin"),
+    *("cos", "tan", "sinh", "cosh", "square", "reciprocal", "sign", "floor", "ceil", "abs"),
+    *("neg", "round", "trunc", "asin", "acos", "atan", "asinh", "acosh", "atanh", "pow", "div"),
+)
+TABLES: dict[str, Rule] = {
+    name: pointwise for name in OPS if has_trait(name, "activation") or name in ONE_OPERAND
+}
+RULES: dict[str, Rule] = TABLES | SPECIAL

@@ -1,0 +1,133 @@
+"""LogicNets layers."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from chop.integers import NeuronTables, QuantizeInput, Scale, Word
+from chop.passes.graph.describe.interpreter import evaluation_mode
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
+from chop.passes.graph.transforms.logicnets import LogicNets
+from chop.passes.graph.transforms.neurons import Conv2dNeurons, Neurons
+
+TABLE_BITS = 16  # inputs of a table
+NOT_NEGATIVE = (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Hardsigmoid)  # all that they return
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronLayout:
+    """Where the neurons of a layer find their inputs, and where their results go."""
+
+    places: Tensor  # [rows, inputs]: positions in a sample; -1: padding with zero
+    row: Tensor  # [results]
+    neuron: Tensor  # [results]
+    shape: tuple[int, ...]  # of the results
+
+    @classmethod
+    def of(cls, layer: Neurons, shape: tuple[int, ...]) -> NeuronLayout:
+        """Return the layout for samples of a shape."""
+        count = torch.Size(shape).numel()
+        numbered = torch.arange(1, count + 1, dtype=torch.float64).view(1, *shape)
+        places = layer.rows(numbered).long() - 1
+        results = torch.arange(len(places) * layer.num_neurons)
+        order = layer.from_rows(results.view(len(places), -1), numbered)[0]
+        row, neuron = order.flatten() // layer.num_neurons, order.flatten() % layer.num_neurons
+        return cls(places, row, neuron, tuple(order.shape))
+
+
+class MergedLayers(nn.Module):
+    """The layers that are merged before the neurons of a layer, which the network's input takes."""
+
+    def __init__(self, layer: LogicNets) -> None:
+        super().__init__()
+        self.layer = copy.deepcopy(layer)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer.after_input_layers(x)
+
+
+def logicnets(call: NodeCall, to: Converter) -> Value:
+    """Return the results of a LogicNets layer, with the merged layers in its tables."""
+    layer = call.module
+    assert isinstance(layer, LogicNets)
+    layer.refresh_tables()
+    source = _rounded_input(layer, call, to)
+    seen, valid = layer.seen_inputs().cpu(), layer.valid.cpu()
+    layout = NeuronLayout.of(layer, to.codes(source).shape)
+    reads = torch.where(valid, layout.places[:, seen], -1)[layout.row, layout.neuron]
+    op = NeuronTables(
+        reads,
+        layout.neuron,
+        layer.tables.cpu(),
+        layer.input_format.width,
+        Scale.power(-layer.output_format.frac_width),
+        layout.shape,
+    )
+    return to.add(call.node.name, op, [source.name], call.node)
+
+
+def _rounded_input(layer: LogicNets, call: NodeCall, to: Converter) -> Known:
+    """Return the codes that the tables read; merged layers before them are tables of their own."""
+    if not (layer.is_fused and layer.input_layers):
+        return to.known(call.source, call)
+    word = to.word(layer.input_format, "data_in", call)
+    value = to.value_of(call.source, call)
+    if call.source.op == "placeholder":
+        return _network_input(layer, word, call, to)
+    if isinstance(value, Unrounded) and value.exact is None:
+        raise call.refusal(
+            f"merges layers that take {value.what} in float; merge them into the layer before it"
+        )
+    source = value.exact() if isinstance(value, Unrounded) and value.exact is not None else value
+    if not isinstance(source, Known):
+        raise call.refusal("merges layers that take a constant; compute it beforehand")
+    return _merged_tables(layer, to.uniform(source, call), word, call, to)
+
+
+def _network_input(layer: LogicNets, word: Word, call: NodeCall, to: Converter) -> Known:
+    """Return the codes of an input of the network after the merged layers, computed in float."""
+    node, name = call.source, str(call.source.target)
+    merged = ", ".join(type(each).__name__ for each in layer.input_layers)
+    to.integers.notes.append(
+        f"{call.node.name}: {merged} before it stays in float, as it takes the input of the network"
+    )
+    if isinstance(layer.input_layers[-1], NOT_NEGATIVE):
+        word = replace(word, low=max(word.low, 0))
+    op = QuantizeInput(word, shape_of(node)[1:], MergedLayers(layer))
+    return to.add(f"{node.name}_codes", op, [name], call.node)
+
+
+def _merged_tables(
+    layer: LogicNets, source: Known, word: Word, call: NodeCall, to: Converter
+) -> Known:
+    """Return what merged layers make of codes: a table of one input per channel."""
+    codes = to.codes(source)
+    if codes.width > TABLE_BITS:
+        raise call.refusal(
+            f"merges layers that take codes of {codes.width} bits; quantise their input to at most "
+            f"{TABLE_BITS}, so that they become tables"
+        )
+    dim = 0 if isinstance(layer, Conv2dNeurons) else len(codes.shape) - 1
+    index = torch.arange(1 << codes.width)
+    every = index - ((index >> codes.width - 1) << codes.width) if codes.signed else index
+    sizes = [n if d == dim else 1 for d, n in enumerate(codes.shape)]
+    x = codes.values(every).float().view(-1, *[1] * len(sizes)).expand(-1, *sizes)
+    with torch.no_grad(), evaluation_mode(layer):
+        results = layer.after_input_layers(x.to(layer.weight.device)).cpu()
+    tables = QuantizeInput(word, ()).run(results).view(len(index), -1).T
+    count = torch.Size(codes.shape).numel()
+    channel = torch.arange(sizes[dim]).view(sizes).expand(codes.shape).flatten()
+    reads = torch.arange(count)[:, None]
+    op = NeuronTables(
+        reads, channel, tables.int().contiguous(), codes.width, word.scale, codes.shape
+    )
+    return to.add(f"{call.node.name}_in", op, [source.name], call.node)
+
+
+RULES: dict[str, Rule] = {"linear_logicnets": logicnets, "conv2d_logicnets": logicnets}

@@ -1,0 +1,97 @@
+"""Constant tensors as codes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from chop.integers import Scale
+from chop.integers.codes import bits_for
+from chop.numerics import NumberFormat
+from chop.numerics.affine import Affine
+from chop.numerics.integer import Integer
+from chop.numerics.mixed_integer import MixedInteger
+
+MOST_BITS = 32  # of a weight
+SIGNIFICAND = 53
+
+
+def weight_codes(values: Tensor, fmt: NumberFormat | None) -> tuple[Tensor, Scale, int]:
+    """Return codes, their scale and their width, for values rounded to a format.
+
+    Rows that have a single magnitude, as those of scaled signs, get it as their scale; other
+    values are multiples of one power of two.
+    """
+    values = values.detach().double().cpu()
+    check_finite(values, "weight")
+    if isinstance(fmt, Integer):
+        return torch.ldexp(values, torch.tensor(fmt.frac_width)).long(), _power(fmt), fmt.width
+    if isinstance(fmt, Affine):
+        return _affine_codes(values, fmt)
+    magnitude = None if isinstance(fmt, MixedInteger) else _row_magnitudes(values)
+    if magnitude is not None:
+        return values.sign().long(), Scale.of(magnitude).compact(), 2
+    codes, exponent = dyadic(values)
+    width = bits_for(int(codes.min()), int(codes.max()))
+    if width > MOST_BITS:
+        name = "float" if fmt is None else fmt.name
+        raise ValueError(
+            f"has weights in {name} that need {width} bits on one grid, more than {MOST_BITS}; use "
+            f"integer for them"
+        )
+    return codes, Scale.power(exponent), width
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """Refuse a constant with NaN or infinite values."""
+    wrong = int((~values.isfinite()).sum())
+    if wrong:
+        kind = "NaN" if bool(values.isnan().any()) else "infinite"
+        count = "one value" if wrong == 1 else f"{wrong} values"
+        raise ValueError(f"has a {what} with {kind} ({count}); train or load it again")
+
+
+def _affine_codes(values: Tensor, fmt: Affine) -> tuple[Tensor, Scale, int]:
+    """Return codes without their zero points; these make them one bit wider."""
+    scales = torch.tensor(fmt.scales, dtype=torch.float64)
+    if fmt.axis is None or len(scales) == 1:
+        scales = scales[0]
+    elif fmt.axis % values.ndim != 0:
+        raise ValueError(
+            "has one weight scale per input channel, which a sum cannot have; use the axis of the "
+            "outputs"
+        )
+    along = scales.view(-1, *[1] * (values.ndim - 1)) if scales.ndim else scales
+    width = fmt.width + any(fmt.zero_points)
+    return (values / along).round().long(), Scale.of(scales).compact(), width
+
+
+def _power(fmt: Integer) -> Scale:
+    return Scale.power(-fmt.frac_width)
+
+
+def _row_magnitudes(values: Tensor) -> Tensor | None:
+    """Return one magnitude per row if each row has only one besides zero."""
+    rows = values.flatten(1).abs() if values.ndim > 1 else values.abs().unsqueeze(1)
+    largest = rows.amax(1)
+    single = bool(((rows == 0) | (rows == largest.unsqueeze(1))).all())
+    return torch.where(largest > 0, largest, 1.0) if single and values.ndim > 1 else None
+
+
+def dyadic(values: Tensor) -> tuple[Tensor, int]:
+    """Return whole numbers and the exponent such that number · 2^exponent are the values."""
+    values = values.detach().double().cpu()
+    check_finite(values, "constant")
+    used = values[values != 0]
+    if not len(used):
+        return torch.zeros_like(values, dtype=torch.int64), 0
+    mantissa, exponent = torch.frexp(used)
+    whole = (mantissa * 2.0**SIGNIFICAND).long()
+    zeros = torch.log2((whole & -whole).double()).long()
+    least = int((exponent - SIGNIFICAND + zeros).min())
+    if int(exponent.max()) - least > 62:
+        raise ValueError(
+            f"has constants that need {int(exponent.max()) - least} bits on one grid; use a format "
+            f"with a smaller range"
+        )
+    return torch.ldexp(values, torch.tensor(-least)).long(), least

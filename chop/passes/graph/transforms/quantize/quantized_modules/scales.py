@@ -1,0 +1,195 @@
+"""Scales and zero points of a layer's affine operands: buffers, or parameters that are trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.numerics import NumberFormat
+from chop.numerics.affine import BIAS_WIDTH, CALIBRATED, Affine, no_scale
+from chop.numerics.affine_rounding import ScaledAffine
+from chop.numerics.scratch import is_plain
+from chop.passes.graph.transforms.quantize.calibrated import (
+    ACTIVATIONS,
+    Scales,
+    check_channels,
+    scales_of_values,
+)
+from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import (
+    FORMAT_TENSORS,
+    FormatTensors,
+    HasFormatTensors,
+    Tensors,
+    tensor_names,
+)
+
+KINDS = ("scale", "zero_point")
+
+
+class HasScales(HasFormatTensors):
+    """Mixin of quantised layers: `weight_scale` and `weight_zero_point` of an affine `weight`.
+
+    A scale that is trained may become negative or zero: the layer uses its magnitude, and 2**-126
+    at least.
+    """
+
+    def with_bias_format(
+        self, formats: dict[str, NumberFormat], config: Mapping[str, Any]
+    ) -> dict[str, NumberFormat]:
+        """Return the formats with that of a bias without keys in the config.
+
+        It has codes of 32 bits in steps of the input's scale times the weight's, as in ONNX and
+        TFLite. A bias that is not added to such products has the weight's width and its own scale.
+        """
+        weight, data = formats.get("weight"), formats.get("data_in")
+        bias = formats.get("bias")
+        if not isinstance(weight, Affine) or not isinstance(bias, Affine):
+            return formats
+        given = any(key.startswith("bias_") for key in config)
+        if given and not (bias.width == BIAS_WIDTH and bias.scale == CALIBRATED):
+            return formats
+        if self.output_axis is None or not isinstance(data, Affine):
+            if given:
+                return formats
+            own = {"axis": None, "scale": CALIBRATED, "zero_point": 0}
+            return {**formats, "bias": dataclasses.replace(weight, **own)}  # type: ignore[arg-type]
+        values: Tensor = self._parameter("weight")
+        check_channels("weight", values.shape, weight)
+        by_output = weight.axis is not None and weight.axis % values.dim() == self.output_axis
+        if data.axis is not None or (weight.axis is not None and not by_output):
+            raise ValueError(
+                "the bias cannot take the product of both scales, as data_in or weight has one "
+                "per input channel; give the bias keys, such as bias_width = 16"
+            )
+        product = Affine(BIAS_WIDTH, axis=0 if by_output else None, ste=weight.ste)
+        return {**formats, "bias": product}
+
+    def is_product(self, name: str, fmt: Affine) -> bool:
+        """Return whether a parameter is a bias in steps of the input's scale times the weight's."""
+        summed = self.output_axis is not None and name == "bias"
+        return summed and fmt.width == BIAS_WIDTH and fmt.scale == CALIBRATED
+
+    def scale_of(self, name: str) -> Scales | None:
+        """Return the scale and zero point in use for an operand or a parameter.
+
+        None for one that is not affine.
+        """
+        rounding = self.rounding(name, self._format_of(name))
+        if isinstance(rounding, Affine):
+            return rounding.tensors()
+        if not isinstance(rounding, ScaledAffine):
+            return None
+        return rounding.used, rounding.zero_point
+
+    def product_rounding(self, fmt: Affine) -> ScaledAffine:
+        """Return what rounds a bias in steps of the input's scale times the weight's."""
+        data, weight = (self.rounding(name, self.formats[name]) for name in ("data_in", "weight"))
+        bias: Tensor | None = self._parameter("bias")
+        channels = 0 if bias is None else bias.numel()
+        if not isinstance(data, ScaledAffine) or not isinstance(weight, ScaledAffine):
+            raise ValueError(no_scale(f"bias of {type(self).__name__}", "bias_scale"))
+        known = data.numbers, weight.numbers
+        if known[0] is None or known[1] is None:
+            return _product(fmt, data.used, weight.used, channels)
+        formats, numbers = (data.fmt, weight.fmt), (known[0][0], known[1][0])
+        dtype = torch.promote_types(data.scale.dtype, weight.scale.dtype)
+        return _known_product(fmt, formats, numbers, channels, dtype)
+
+
+class AffineScales(FormatTensors):
+    """The scale and the zero point of an affine operand; NaN: not known yet."""
+
+    kinds = KINDS
+
+    def initial(self, layer: Any, name: str, fmt: Affine) -> Tensors:
+        if name in ACTIVATIONS:
+            pair = fmt.tensors() if fmt.is_calibrated else _unknown()
+            return _by_kind(tuple(tensor.to(layer.device()) for tensor in pair))
+        if layer.is_product(name, fmt):
+            return {}
+        return _by_kind(scales_of_values(layer.operand_of(name), layer._parameter(name), fmt))
+
+    def trains(self, kind: str, fmt: Affine) -> bool:
+        return kind == "scale" and fmt.learn
+
+    def rounding(self, layer: Any, name: str, fmt: Affine) -> Any:
+        if layer.is_product(name, fmt):
+            return None if layer._parameter(name) is None else layer.product_rounding(fmt)
+        scale, zero_point = (layer.format_tensor(key) for key in _names(name))
+        if scale is None or zero_point is None:
+            return fmt
+        batched = name in ACTIVATIONS
+        if batched and not fmt.is_calibrated and is_plain(scale) and bool(scale.isnan().any()):
+            raise ValueError(no_scale(f"{name} of {type(layer).__name__}", f"{name}_scale"))
+        return ScaledAffine(fmt, scale, zero_point, batched=batched)
+
+    def current(self, layer: Any, name: str, fmt: Affine) -> NumberFormat:
+        try:
+            found = layer.scale_of(name)
+        except ValueError:  # not calibrated yet
+            return fmt
+        if found is None or found[0].is_meta:
+            return fmt
+        points = found[1].tolist() if found[1].any() else 0
+        numbers: Any = {"scale": found[0].tolist(), "zero_point": points}
+        return dataclasses.replace(fmt, **numbers)
+
+    def cut(
+        self, layer: Any, name: str, fmt: Affine, dim: int | None, kept: Sequence[int]
+    ) -> Tensors:
+        if fmt.axis is None:
+            return {}
+        if dim is not None and fmt.axis % layer._parameter(name).dim() != dim:
+            return {}
+        tensors = {
+            kind: layer.format_tensor(key) for kind, key in zip(KINDS, _names(name), strict=True)
+        }
+        return {
+            kind: tensor.detach()[[place for place in kept if place < len(tensor)]]
+            for kind, tensor in tensors.items()
+            if tensor is not None
+        }
+
+
+FORMAT_TENSORS[Affine] = AffineScales()
+
+
+def _names(owner: str) -> Iterator[str]:
+    return tensor_names(owner, KINDS)
+
+
+def _by_kind(pair: Any) -> Tensors:
+    return dict(zip(KINDS, pair, strict=True))
+
+
+def _product(fmt: Affine, data: Tensor, weight: Tensor, channels: int) -> ScaledAffine:
+    scale = data.to(weight.device) * weight
+    # a grouped transposed convolution has few channels per group
+    if fmt.axis is not None and channels:
+        scale = scale.repeat(channels // max(1, scale.numel()))
+    return ScaledAffine(fmt, scale, torch.zeros_like(scale, dtype=torch.int32))
+
+
+@functools.lru_cache(maxsize=1000)
+def _known_product(
+    fmt: Affine, formats: Any, numbers: Any, channels: int, dtype: torch.dtype
+) -> ScaledAffine:
+    """Return the same for numbers: a network computes with few of them again and again."""
+    with torch.inference_mode(False):  # others may use it in training
+        pairs = zip(formats, numbers, strict=True)
+        data, weight = (_of_numbers(*each, dtype).used for each in pairs)
+        return _product(fmt, data, weight, channels)
+
+
+def _of_numbers(fmt: Affine, scales: Sequence[float], dtype: torch.dtype) -> ScaledAffine:
+    scale = torch.tensor(scales if fmt.axis is not None else scales[0], dtype=dtype)
+    return ScaledAffine(fmt, scale, torch.zeros_like(scale, dtype=torch.int32))
+
+
+def _unknown() -> Scales:
+    return torch.tensor(torch.nan), torch.tensor(0, dtype=torch.int32)

@@ -1,0 +1,19 @@
+"""Passes that write a circuit: its top module, components, memories, test bench and project."""
+
+from chop.passes.graph.transforms.verilog.emit_cocotb import emit_cocotb_transform_pass
+from chop.passes.graph.transforms.verilog.emit_files import (
+    emit_bram_transform_pass,
+    emit_internal_rtl_transform_pass,
+)
+from chop.passes.graph.transforms.verilog.emit_logicnets import emit_logicnets_transform_pass
+from chop.passes.graph.transforms.verilog.emit_top import emit_verilog_top_transform_pass
+from chop.passes.graph.transforms.verilog.emit_vivado import emit_vivado_project_transform_pass
+
+__all__ = [
+    "emit_bram_transform_pass",
+    "emit_cocotb_transform_pass",
+    "emit_internal_rtl_transform_pass",
+    "emit_logicnets_transform_pass",
+    "emit_verilog_top_transform_pass",
+    "emit_vivado_project_transform_pass",
+]

@@ -1,0 +1,109 @@
+"""Codes travel through the ports of a circuit and come back, and its files are whole."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chop.hardware.circuit import MANIFEST, Circuit, Port
+from chop.hardware.names import KEYWORDS, legal_name
+
+WIDTHS = st.integers(1, 63)
+
+
+@given(WIDTHS, st.booleans(), st.integers(1, 7), st.permutations([0, 1, 2]), st.integers(0, 2**32))
+def test_codes_survive_the_ports(width, signed, lanes, order, seed):
+    port = Port("x", "x", (2, 3, 2), width, signed, lanes, tuple(order))
+    draws = torch.Generator().manual_seed(seed)
+    codes = torch.randint(-(2**63), 2**63 - 1, (5, *port.shape), generator=draws)
+    codes = codes >> (64 - width) if signed else codes & (2**width - 1)
+    beats = port.to_beats(codes)
+    assert beats.shape == (5, port.beats, port.words)
+    assert torch.equal(port.from_beats(beats), codes)
+
+
+def test_the_first_code_is_in_the_lowest_bits():
+    beats = Port("x", "x", (3,), 4, True, 2).to_beats(torch.tensor([[1, -2, 3]]))
+    assert beats.tolist() == [[[0xE1], [0x03]]]
+
+
+def circuit(**more):
+    port = Port("data_in_0", "x", (2,), 4, True, 2)
+    files = {"top.sv": "module top;\nendmodule\n"}
+    values = {"files": files, "inputs": (port,), "outputs": (port,), "clock_period": 5.0}
+    return Circuit("top", "unrolled", "verilog", **{**values, "latency": 3, **more})
+
+
+def test_a_circuit_is_read_as_it_was_written(tmp_path):
+    written = circuit(layers={"fc1": "fc1"}, notes=("softmax was left out",))
+    written.write(tmp_path)
+    read = Circuit.read(tmp_path)
+    assert read == written
+    assert read.digest == written.digest
+
+
+def test_another_circuit_replaces_its_files_but_not_those_of_others(tmp_path):
+    circuit().write(tmp_path)
+    circuit(files={"other.sv": "module other;\nendmodule\n"}).write(tmp_path)
+    assert sorted(p.name for p in (tmp_path / "rtl").iterdir()) == [MANIFEST, "other.sv"]
+    (tmp_path / "rtl" / "mine.sv").write_text("module mine;\nendmodule\n")
+    with pytest.raises(FileExistsError, match=r"'mine\.sv'"):
+        circuit().write(tmp_path)
+    assert Circuit.read(tmp_path).files.keys() == {"other.sv"}
+
+
+def test_a_changed_source_changes_the_digest(tmp_path):
+    circuit().write(tmp_path)
+    (tmp_path / "rtl" / "top.sv").write_text("module top; wire a; endmodule\n")
+    assert Circuit.read(tmp_path).digest != circuit().digest
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"top": "top"}'])
+def test_a_broken_manifest_is_one_sentence(tmp_path, text):
+    circuit().write(tmp_path)
+    (tmp_path / "rtl" / MANIFEST).write_text(text)
+    with pytest.raises((ValueError, OSError), match="run ch emit again"):
+        Circuit.read(tmp_path)
+
+
+def test_a_missing_source_is_named(tmp_path):
+    circuit().write(tmp_path)
+    (tmp_path / "rtl" / "top.sv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no top\.sv, .*; run ch emit again"):
+        Circuit.read(tmp_path)
+
+
+def test_a_missing_circuit_is_one_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run ch emit first"):
+        Circuit.read(tmp_path)
+
+
+@given(st.lists(st.text(max_size=8) | st.sampled_from(sorted(KEYWORDS)), max_size=8))
+def test_names_are_legal_and_unique(names):
+    given_names: list[str] = []
+    for name in names:
+        given_names.append(legal_name(name, given_names))
+    assert len({name.lower() for name in given_names}) == len(names)
+    for name in given_names:
+        assert name.isascii()
+        assert name.isidentifier()
+        assert name.lower() not in KEYWORDS
+        assert "__" not in name
+        assert name[0] != "_"
+        assert name[-1] != "_"
+
+
+def test_two_writers_at_once_leave_one_whole_circuit(tmp_path):
+    made = [circuit(latency=n, files={f"{n}.sv": f"// {n}", "top.sv": f"// {n}"}) for n in (1, 2)]
+    made[0].write(tmp_path)
+
+    def write(each):
+        for _ in range(10):
+            each.write(tmp_path)
+            assert Circuit.read(tmp_path) in made
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, made))
+    assert [path.name for path in tmp_path.iterdir()] == ["rtl"]

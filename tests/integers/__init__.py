@@ -1,0 +1,1 @@
+"""Networks in whole numbers, against their float simulation."""
