@@ -37,8 +37,9 @@ integers: registry numerics
 ir: registry files numerics integers
 layers: registry libraries numerics ir
 hardware: registry extras options log files memory charts libraries processes numerics integers
+onnx: registry extras options log files memory charts libraries processes version numerics integers
 passes: registry options log files memory dotted charts numerics integers ir layers
-    hardware testing
+    hardware onnx testing
 dataset: registry extras log files memory options plain_tensors
 models: registry extras log options dataset checkpoints layers
 training: registry options files memory processes charts checkpoints devices version dataset
