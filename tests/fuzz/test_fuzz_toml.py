@@ -22,6 +22,7 @@ PAIR = re.compile(r"(?P<key>\s*[\w.'\\|()\[\]-]+)\s*=\s*(?P<value>.+)")
 BUDGETS = (  # how much is to be done: a large number here is a wish, not a fault
     *("max_epochs", "max_steps", "n_trials", "population", "num_samples", "batch_size", "repeat"),
     *("n_jobs", "workers", "num_devices", "num_nodes", "num_workers", "engine", "to_debug"),
+    *("steps", "epochs", "members", "retrain", "checkpoints", "hidden"),
 )
 SMALL = (
     (r'dataset = "[\w-]+"', 'dataset = "npz"\ndata_path = "data.npz"'),
@@ -31,6 +32,8 @@ SMALL = (
     (r"\bn_trials = \d+", "n_trials = 2"),
     (r"\btrial_timeout = \d+", "timeout = 600"),  # needs a process of its own
     (r"\bpopulation = \d+", "population = 2"),
+    (r"\b(steps|retrain) = [\d_]+", r"\1 = 4"),
+    (r"\b(members|checkpoints) = \d+", r"\1 = 2"),
     (r"\bnum_samples = \d+", "num_samples = 32"),
     (r'\baccelerator = "\w+"', 'accelerator = "cpu"'),
     (r"(?m)^load_(name|type) = .*$", ""),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from chop.dataset import MaseDatasetInfo
+from chop.layers import EdgeTable
 from chop.models import MODELS, get_model, get_model_info
 from chop.passes import run_pass
 from chop.passes.graph.analysis.cost import call_of, cost_of
@@ -12,10 +13,11 @@ from chop.testing.audit import MacCounter
 FEATURES = MaseDatasetInfo(name="rows", num_features=16, num_classes=5)
 IMAGES = MaseDatasetInfo(name="pictures", image_size=(3, 32, 32), num_classes=4)
 BIG = ("deit", "mobilenetv2", "mobilenetv3_large", "resnet", "wide")
+TABLES = ("jsc-table", "mlp-table")  # counted as look-ups; what runs is a simulation of them
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if name.startswith(BIG) else name
     for name, spec in MODELS.items()
-    if spec.build.__module__.startswith("chop.models.")
+    if spec.build.__module__.startswith("chop.models.") and name not in TABLES
 ]
 
 
@@ -47,6 +49,15 @@ def test_rules_and_execution_agree(name, make):
     unused = ("l2.",) if name == "toy_tiny" else ()  # it has a layer that it never calls
     held = sum(p.numel() for n, p in model.named_parameters() if not n.startswith(unused))
     assert total["parameters"] == held
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_looked_up_and_added(name, make):
+    model = get_model(name, dataset_info=FEATURES).eval()
+    total = cost_of(make.graph(model, torch.randn(2, 16)))["total"]
+    edges = [m.n_in * m.n_out for m in model.modules() if isinstance(m, EdgeTable)]
+    assert len(edges) > 1
+    assert (total["macs"], total["flops"]) == (0, 2 * sum(edges))
 
 
 @pytest.mark.sampled(1)
