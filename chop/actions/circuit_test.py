@@ -13,7 +13,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from chop.actions.samples import model_outputs, score_of, samples_to_test
+from chop.actions.samples import model_outputs, samples_to_test, score_of
 from chop.actions.train import checked_task
 from chop.actions.transform.source import Source
 from chop.files import write_whole

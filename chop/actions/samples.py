@@ -14,7 +14,7 @@ from chop.numerics import at_rest
 from chop.training.outputs import Predictor
 from chop.training.tasks import TrainingTask
 
-__all__ = ["model_outputs", "score_of", "samples_to_test", "split_to_test"]
+__all__ = ["model_outputs", "samples_to_test", "score_of", "split_to_test"]
 
 
 def split_to_test(data_module: Any) -> str:
