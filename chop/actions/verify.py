@@ -26,6 +26,8 @@ __all__ = ["CertificateError", "run_verify", "verify"]
 
 logger = logging.getLogger(__name__)
 
+SHOWN = 5  # changes in a message
+
 
 class CertificateError(ValueError):
     """Ways to run a network differ, or a certificate does not hold any more."""
@@ -92,8 +94,9 @@ def run_verify(config: RunConfig, project: Project) -> None:
         _log_machines(earlier, made.record)
         if changed:
             first = f"; {made.difference}" if made.difference else ""
+            listed = ", ".join(changed[:SHOWN]) + (", …" if len(changed) > SHOWN else "")
             raise CertificateError(
-                f"the certificate of {earlier['made']} does not hold: {', '.join(changed)}{first}"
+                f"the certificate of {earlier['made']} does not hold: {listed}{first}"
             )
         _checked(made)
         logger.info("The certificate of %s holds", earlier["made"])
@@ -197,5 +200,5 @@ def _log_machines(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Log which versions and which processor are others than those of a certificate."""
     for part in ("versions", "machine"):
         for key, value in now[part].items():
-            if before[part].get(key) != value:
+            if value is not None and before[part].get(key) != value:
                 logger.info("Here, %s is %s instead of %s", key, value, before[part].get(key))

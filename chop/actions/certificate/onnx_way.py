@@ -66,6 +66,11 @@ class OnnxFile:
         return self.metadata.get("mase.format", self.path.stem)
 
     @property
+    def has_codes(self) -> bool:
+        """Whether its values are the codes of the integer graph."""
+        return self.format == "integer"
+
+    @property
     def network(self) -> str | None:
         """The checksum of the network that the file was made from, if it says so."""
         return self.metadata.get("mase.network")
@@ -108,11 +113,11 @@ def onnx_column(subject: Subject, path: Path) -> Column:
         note = "it is not quantised, so that only its score is compared"
         score = subject.score(torch.from_numpy(outputs[session.outputs[0]]))
         return Column("onnx", name, score=score, notes=(note,))
-    codes = [
-        torch.from_numpy(outputs[name].astype(np.float64))
-        for name in _code_outputs(file, session.outputs, subject.integers)
-    ]
-    codes = codes or _in_steps(file, session.outputs, outputs, subject.integers)
+    if file.has_codes:
+        names = _code_outputs(file, session.outputs, subject.integers)
+        codes = [torch.from_numpy(outputs[name].astype(np.float64)) for name in names]
+    else:
+        codes = _in_steps(file, session.outputs, outputs, subject.integers)
     result = compared(subject.expected, codes, _wrong(file, subject, codes))
     notes = [] if file.network else ["it does not say which network it was made from"]
     return Column(
@@ -181,9 +186,9 @@ def _line(error: Exception) -> str:
 
 
 def _code_outputs(file: OnnxFile, outputs: Sequence[str], integers: IntegerGraph) -> list[str]:
-    """Return the outputs that are codes, one for each of the network; none in other formats."""
+    """Return the outputs that are codes, one for each of the network."""
     found = [name for name in outputs if name.endswith(CODES)]
-    if found and len(found) != len(integers.outputs):
+    if len(found) != len(integers.outputs):
         raise ValueError(
             f"{file.path} has {len(found)} outputs of codes, and the network has "
             f"{len(integers.outputs)} outputs; {AGAIN}"
@@ -224,17 +229,20 @@ def _wrong(file: OnnxFile, subject: Subject, codes: Sequence[Tensor]) -> list[Te
             shapes = f"{list(found.shape[1:])} instead of {list(own.shape[1:])}"
             raise ValueError(f"{file.path}: the output {node!r} has the shape {shapes}; {AGAIN}")
     return [
-        _differs(integers, node, own, found)
+        _differs(file, integers, node, own, found)
         for node, own, found in zip(integers.outputs, subject.expected, codes, strict=True)
     ]
 
 
-def _differs(integers: IntegerGraph, node: str, own: Tensor, found: Tensor) -> Tensor:
+def _differs(
+    file: OnnxFile, integers: IntegerGraph, node: str, own: Tensor, found: Tensor
+) -> Tensor:
     """Return where codes differ from those of a node; floats only have to be near to them.
 
     A value that float32 does not hold exactly may differ by its rounding.
     """
-    if integers.codes(node).scale.power_of_two and integers.nodes[node].proven:
+    exact = integers.codes(node).scale.power_of_two and integers.nodes[node].proven
+    if exact or file.has_codes:
         return found != own
     distance = (found - own).abs()
     if on_grid(node, integers):
@@ -260,12 +268,12 @@ def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | N
         own, found = codes[node].double(), values[value]
         steps = (
             torch.from_numpy(found.astype(np.float64))
-            if file.format == "integer"
+            if file.has_codes
             else _steps(found, node, integers)
         )
         if steps.shape != own.shape:
             continue
-        one = compared([own], [steps], [_differs(integers, node, own, steps)])
+        one = compared([own], [steps], [_differs(file, integers, node, own, steps)])
         if one.vector is not None:
             return Difference(node, output.vector, one.place, one.expected, one.got)
     return output
@@ -278,7 +286,7 @@ def _values_of_nodes(file: OnnxFile, integers: IntegerGraph) -> Iterator[tuple[s
     those of the quantised graph.
     """
     values = {name for node in file.model.graph.node for name in node.output}
-    if file.format == "integer":
+    if file.has_codes:
         yield from ((name, name) for name in integers.nodes if name in values)
         return
     for name, node in integers.values.items():

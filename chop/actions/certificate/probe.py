@@ -29,5 +29,11 @@ def first_layer(
         if len(wrong):
             place = tuple(wrong[0].tolist())
             values = (float(x[place]) for x in (own[node][0], codes))
-            return Difference(node, output.vector, place, *values)
+            return Difference(node, output.vector, place, *values, _module(graph, circuit, node))
     return output
+
+
+def _module(graph: IntegerGraph, circuit: Circuit, node: str) -> str | None:
+    """Return the module that computes a value, which is that of what the value is made from."""
+    made_from = graph.nodes[graph.nodes[node].inputs[0]].source
+    return circuit.layers.get(made_from)

@@ -79,8 +79,5 @@ def _edited(rtl: Path, circuit: Circuit) -> tuple[str, ...]:
         return ()
     stems = {Path(name).stem for name in edited}
     layers = [node for node, module in circuit.layers.items() if module in stems]
-    of = f", of the layers {', '.join(layers)}," if layers else ""
-    was = "was" if len(edited) == 1 else "were"
-    return (
-        f"has files that {was} edited: {', '.join(edited)}{of} differs from what ch emit wrote",
-    )
+    of = f" with the layers {', '.join(layers)}" if layers else ""
+    return (f"is not what ch emit wrote: {', '.join(edited)}{of} was edited; {AGAIN}",)

@@ -39,12 +39,14 @@ class Difference:
     place: tuple[int, ...]
     expected: float
     got: float
+    module: str | None = None  # of a circuit, which computes the node
 
     def sentence(self, vectors: Vectors) -> str:
         """Return where it is, and both codes."""
         place = f" at {list(self.place)}" if self.place else ""
         codes = f"{shown(self.got)} instead of {shown(self.expected)}"
-        return f"node {self.node!r} is {codes}{place} in {vectors.name(self.vector)}"
+        module = f" (of the module {self.module})" if self.module else ""
+        return f"node {self.node!r}{module} is {codes}{place} in {vectors.name(self.vector)}"
 
 
 @dataclass(frozen=True)
