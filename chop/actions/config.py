@@ -44,6 +44,7 @@ class HelpPanel:
     LANGUAGE = "Language model options"
     SEARCH = "Search options"
     HARDWARE = "Hardware options"
+    VERIFICATION = "Verification options"
     PROJECT = "Project options"
     INFORMATION = "Information"
     FILE = "Tables of the TOML file"
@@ -64,7 +65,7 @@ Emission = functools.partial(
 )
 Simulated = functools.partial(Emission, only=("simulate",))
 Synthesized = functools.partial(Emission, only=("synth",))
-Verified = functools.partial(Emission, only=("verify",), group=HelpPanel.GENERAL)
+Verified = functools.partial(Emission, only=("verify",), group=HelpPanel.VERIFICATION)
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
 Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")

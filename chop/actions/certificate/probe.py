@@ -28,8 +28,9 @@ def first_layer(
         wrong = (codes != own[node][0]).nonzero()
         if len(wrong):
             place = tuple(wrong[0].tolist())
-            values = (float(x[place]) for x in (own[node][0], codes))
-            return Difference(node, output.vector, place, *values, _module(graph, circuit, node))
+            expected, got = (float(x[place]) for x in (own[node][0], codes))
+            module = _module(graph, circuit, node)
+            return Difference(node, output.vector, place, expected, got, module)
     return output
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from chop.actions.certificate.probe import first_layer
 from chop.actions.certificate.ways import Column, Difference, Subject
-from chop.actions.circuit_test import circuit_values
+from chop.actions.circuit_test import STALLED, circuit_values
 from chop.files import read_json
 from chop.hardware.circuit import MANIFEST, Circuit
-from chop.hardware.simulation import check_circuit, matching_graph
+from chop.hardware.simulation import CircuitCheck, Stalls, check_circuit, matching_graph
 
 __all__ = ["has_circuit", "verilog_column"]
 
@@ -33,14 +35,7 @@ def verilog_column(subject: Subject) -> Column:
     except ValueError:
         faults = (f"has other inputs or outputs than the network; {AGAIN}", *faults)
         return Column("verilog", name, faults=faults, network=network)
-    check = check_circuit(
-        subject.integers,
-        circuit,
-        subject.vectors.inputs,
-        folder=hardware / "sim",
-        boundaries=False,  # the vectors have them
-        timeout=subject.timeout,
-    )
+    check = _simulated(subject, circuit)
     first = None
     if check.first is not None:
         wrong, port = check.first, check.first.output
@@ -57,6 +52,29 @@ def verilog_column(subject: Subject) -> Column:
         faults=faults,
         notes=circuit.notes,
         network=network,
+    )
+
+
+def _simulated(subject: Subject, circuit: Circuit) -> CircuitCheck:
+    """Compare all vectors; if they agree, a circuit with handshakes gets some again, with stalls.
+
+    The vectors contain the boundary vectors.
+    """
+    inputs = subject.vectors.inputs
+    more: dict[str, Any] = {"boundaries": False, "timeout": subject.timeout}
+    folder = subject.folder / "hardware" / "sim"
+    check = check_circuit(subject.integers, circuit, inputs, folder=folder, **more)
+    if check.mismatches or not circuit.handshakes:
+        return check
+    few = {name: x[:STALLED] for name, x in inputs.items()}
+    stalled = check_circuit(subject.integers, circuit, few, folder=folder, stalls=Stalls(), **more)
+    if not stalled.mismatches:
+        return check
+    return replace(
+        check,
+        mismatches=stalled.mismatches,
+        wrong_samples=stalled.wrong_samples,
+        first=stalled.first,
     )
 
 
