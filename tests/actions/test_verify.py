@@ -360,6 +360,14 @@ def test_a_float_file_is_scored_and_not_compared(here, with_onnx):
     assert way["score"] is not None
 
 
+def test_a_certificate_that_compares_nothing_fails(here, with_onnx):
+    edited_onnx(with_onnx, lambda model: model.metadata_props.clear())
+    (with_onnx / ONNX).rename(with_onnx / "software" / "onnx" / "onnx.onnx")
+    said = failed(here, with_onnx, "--against", "onnx")
+    assert said.startswith("ch: nothing was compared: the ONNX file software/onnx/onnx.onnx: it is")
+    assert certificate(with_onnx)["verdict"] == "not compared"
+
+
 def test_a_file_with_floats_is_compared_in_steps(here, with_onnx):
     def edit(model):
         (fact,) = (p for p in model.metadata_props if p.key == "mase.format")

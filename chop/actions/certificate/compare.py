@@ -88,11 +88,12 @@ def certified(
     """Run the vectors in all `ways`; `network` is the saved graph, and `earlier` a certificate."""
     files = [asdict(each) for each in artefacts(subject.folder, network, ways)]
     columns, bounds = _columns(subject, ways)
-    difference = _verdict(subject, columns, earlier)
+    difference = _difference(subject, columns, earlier)
+    is_compared = any(column.mismatches is not None or column.faults for column in columns)
     record = {
         "format": FORMAT,
         "version": VERSION,
-        "verdict": "equal" if difference is None else "different",
+        "verdict": _verdict(difference, is_compared),
         "difference": difference,
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": command,
@@ -140,13 +141,22 @@ def _columns(subject: Subject, ways: Sequence[Way]) -> tuple[list[Column], dict[
     return columns, bounds or bounds_of(subject)
 
 
-def _verdict(
+def _verdict(difference: str | None, is_compared: bool) -> str:
+    if not is_compared:
+        return "not compared"
+    return "equal" if difference is None else "different"
+
+
+def _difference(
     subject: Subject, columns: Sequence[Column], earlier: Mapping[str, Any] | None
 ) -> str | None:
-    """Return the first difference in one sentence; None if there is none."""
+    """Return the first difference in one sentence, or that nothing was compared; else None."""
     wrong = next((column for column in columns if column.differs), None)
     if wrong is None:
-        return None
+        if any(column.mismatches is not None for column in columns):
+            return None
+        reasons = [f"{c.label}: {note}" for c in columns for note in c.notes]
+        return f"nothing was compared: {', '.join(reasons)}"
     sentence = wrong.sentence(subject.vectors)
     others = [column.network for column in columns if column.network and column.way != "integers"]
     if earlier is not None:

@@ -16,7 +16,7 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 .verdict { border-left: .4rem solid; padding: .5rem 1rem; }
-.equal { border-color: #1a7f37; } .different { border-color: #cf222e; }
+.equal { border-color: #1a7f37; } .different, .not-compared { border-color: #cf222e; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; } caption { text-align: left; padding: .3rem 0; }
 th, td { border-bottom: 1px solid #8886; padding: .25rem .8rem .25rem 0; text-align: left; }
@@ -34,6 +34,7 @@ HEAD = """<!doctype html>
 VERDICTS = {
     "equal": "All ways give the same codes for all vectors.",
     "different": "The ways differ.",
+    "not compared": "Nothing was compared.",
 }
 
 
@@ -66,11 +67,13 @@ def _section(title: str, content: Html) -> Html:
 def _verdict(record: Mapping[str, Any]) -> Html:
     verdict = record["verdict"]
     parts = [tag("p", tag("strong", VERDICTS[verdict]))]
-    parts += (
-        [tag("p", f"First difference: {record['difference']}.")] if record["difference"] else []
-    )
+    parts += [tag("p", f"{_capital(record['difference'])}.")] if record["difference"] else []
     parts += [tag("p", f"Not compared: {reason}.") for reason in record["missing"]]
-    return tag("div", *parts, class_=f"verdict {verdict}")
+    return tag("div", *parts, class_=f"verdict {verdict.replace(' ', '-')}")
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _results(record: Mapping[str, Any]) -> Html:
