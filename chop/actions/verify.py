@@ -153,7 +153,7 @@ def _made(
 
 def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
     """Return the options of a certificate that are not the usual, as a command line has them."""
-    from chop.actions.certificate.artefacts import inside
+    from chop.actions.certificate.ways import inside
 
     found: dict[str, Any] = {}
     for name in RECORDED:

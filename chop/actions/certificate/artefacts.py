@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chop.actions.certificate.onnx_way import OnnxFile, onnx_files
-from chop.actions.certificate.ways import Way
+from chop.actions.certificate.ways import Way, inside
 from chop.hardware.circuit import MANIFEST, Circuit
 
-__all__ = ["Artefact", "artefacts", "changes", "inside"]
+__all__ = ["Artefact", "artefacts", "changes"]
 
 Kind = Literal["network", "onnx", "verilog"]
 CHUNK = 2**20
@@ -58,12 +58,6 @@ def _files(
         rtl = folder / "hardware" / "rtl"
         for name in (MANIFEST, *Circuit.read(folder / "hardware").files):
             yield rtl / name, "verilog", f"hardware/rtl/{name}"
-
-
-def inside(path: Path, folder: Path) -> str | None:
-    """Return a path relative to the directory that it is in; None if it is elsewhere."""
-    whole, root = path.absolute(), folder.absolute()
-    return whole.relative_to(root).as_posix() if root in whole.parents else None
 
 
 def changes(before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> list[str]:

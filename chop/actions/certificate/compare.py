@@ -169,4 +169,4 @@ def _difference(
 def _verilator(subject: Subject) -> str:
     from chop.hardware.simulation.programs import verilator
 
-    return verilator(subject.folder / "hardware" / "sim" / "logs")[1]
+    return verilator(subject.builds / "logs")[1]

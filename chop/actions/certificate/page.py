@@ -83,7 +83,7 @@ def _results(record: Mapping[str, Any]) -> Html:
         "file": [way["file"] or "" for way in ways],
         f"{record['network']['metric']} on the samples": [_score(way["score"]) for way in ways],
         "mismatches": [_mismatches(way) for way in ways],
-        "first difference": [_first(way["first"]) for way in ways],
+        "first difference": ["" if way["mismatches"] is None else _first(way) for way in ways],
         "faults": ["; ".join(way["faults"]) for way in ways],
         "notes": ["; ".join(way["notes"]) for way in ways],
     }
@@ -104,7 +104,8 @@ def _mismatches(way: Mapping[str, Any]) -> str:
     return f"{way['mismatches']:,}" + (f" in {vectors:,} vectors" if vectors else "")
 
 
-def _first(first: Mapping[str, Any] | None) -> str:
+def _first(way: Mapping[str, Any]) -> str:
+    first = way["first"]
     if first is None:
         return "none"
     place = f" {first['place']}" if first["place"] else ""

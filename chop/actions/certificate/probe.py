@@ -22,8 +22,7 @@ def first_layer(
         return output
     own = graph.trace(**subject.vectors.only(output.vector))
     inputs = [own[port.value] for port in circuit.inputs]
-    folder = subject.folder / "hardware" / "sim"
-    found = layer_codes(graph, circuit, inputs, folder, timeout=subject.timeout)
+    found = layer_codes(graph, circuit, inputs, subject.builds, timeout=subject.timeout)
     for node, codes in found.items():
         wrong = (codes != own[node][0]).nonzero()
         if len(wrong):

@@ -26,9 +26,12 @@ def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
     A name alone is that of a project; two are a model and a data set. With `again`, the options of
     its certificate are added.
     """
-    if flags.get("model") is None or "dataset" in flags:
+    name = flags.get("model") or flags.get("project")
+    if "dataset" in flags or ("config" in flags and "model" not in flags):
         return dict(flags)
-    folder = _folder(str(flags["model"]), Path(flags.get("project_dir") or default_project_dir()))
+    if name is None:
+        raise ConfigError(f"give a project to verify, by its directory or its name, {OTHERWISE}")
+    folder = _folder(str(name), Path(flags.get("project_dir") or default_project_dir()))
     own = {"project_dir": str(folder.parent), "project": folder.name}
     repeated = _repeated(folder) if flags.get("again") else {}
     load = flags.get("load_name") or str(_network(folder, repeated.pop("load_name", None)))

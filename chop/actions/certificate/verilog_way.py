@@ -62,7 +62,7 @@ def _simulated(subject: Subject, circuit: Circuit) -> CircuitCheck:
     """
     inputs = subject.vectors.inputs
     more: dict[str, Any] = {"boundaries": False, "timeout": subject.timeout}
-    folder = subject.folder / "hardware" / "sim"
+    folder = subject.builds
     check = check_circuit(subject.integers, circuit, inputs, folder=folder, **more)
     if check.mismatches or not circuit.handshakes:
         return check

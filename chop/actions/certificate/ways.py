@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,12 +13,23 @@ from torch import Tensor
 
 from chop.actions.certificate.vectors import Vectors
 from chop.actions.samples import score_of
+from chop.files import cache_folder
 from chop.integers import IntegerGraph
 from chop.integers.digest import graph_digest
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.training.tasks import TrainingTask
 
-__all__ = ["WAYS", "Column", "Compared", "Difference", "Subject", "Way", "compared", "shown"]
+__all__ = [
+    "WAYS",
+    "Column",
+    "Compared",
+    "Difference",
+    "Subject",
+    "Way",
+    "compared",
+    "inside",
+    "shown",
+]
 
 Way = Literal["simulation", "integers", "onnx", "verilog"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -141,7 +152,11 @@ class Subject:
     batch_size: int
     folder: Path  # of the project
     timeout: float | None = None
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def builds(self) -> Path:
+        """The directory for simulators of circuits: not in the project, which others may write."""
+        return cache_folder() / "simulations"
 
     @cached_property
     def digest(self) -> str:
@@ -166,8 +181,13 @@ class Subject:
 
     def inside(self, path: Path) -> str:
         """Return a path relative to the project, or as it is."""
-        whole, folder = path.absolute(), self.folder.absolute()
-        return whole.relative_to(folder).as_posix() if folder in whole.parents else str(path)
+        return inside(path, self.folder) or str(path)
+
+
+def inside(path: Path, folder: Path) -> str | None:
+    """Return a path relative to the directory that it is in; None if it is elsewhere."""
+    whole, root = path.absolute(), folder.absolute()
+    return whole.relative_to(root).as_posix() if root in whole.parents else None
 
 
 def shown(code: float) -> str:

@@ -22,6 +22,16 @@ def test_what_is_no_project_is_refused(here, project, tmp_path):
         assert said in err
 
 
+def test_without_a_project_the_sentence_says_what_to_give(here, project):
+    code, _, err = here("verify", "--project-dir", project.parent)
+    assert code == 2
+    assert (
+        "give a project to verify, by its directory or its name, or give MODEL and DATASET" in err
+    )
+    code, out, err = here("verify", "--project-dir", project.parent, "--project", "p", *FEW)
+    assert code == 0, out + err
+
+
 def test_a_project_without_a_network_needs_a_checkpoint(here, with_onnx):
     shutil.rmtree(with_onnx / "software" / "transform")
     code, _, err = here("verify", with_onnx, *FEW)

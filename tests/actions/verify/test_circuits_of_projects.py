@@ -53,6 +53,7 @@ def test_an_edited_line_of_verilog_is_named_by_file_and_layer(here, with_onnx):
     assert [way["way"] for way in ways] == ["simulation", "integers", "onnx", "verilog"]
     assert len({way["score"] for way in ways}) == 1
     assert certificate(with_onnx)["versions"]["verilator"]
+    assert not (with_onnx / "hardware" / "sim").exists()
     layer = sorted(folder.glob("seq_*.sv"))[0]
     edit_line(layer, r"kept_0 <= given_0;", "kept_0 <= ~given_0;")
     said = failed(here, with_onnx)
