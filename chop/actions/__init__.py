@@ -1,4 +1,4 @@
-"""The actions of `ch`: train, test, transform, search, emit, simulate, synth.
+"""The actions of `ch`: train, test, transform, search, emit, simulate, synth, verify.
 
 `from chop.actions import train` imports the function, without importing torch.
 """
@@ -10,5 +10,16 @@ from chop.actions.synth import synth
 from chop.actions.test import test, validate
 from chop.actions.train import train
 from chop.actions.transform import transform
+from chop.actions.verify import verify
 
-__all__ = ["emit", "search", "simulate", "synth", "test", "train", "transform", "validate"]
+__all__ = [
+    "emit",
+    "search",
+    "simulate",
+    "synth",
+    "test",
+    "train",
+    "transform",
+    "validate",
+    "verify",
+]

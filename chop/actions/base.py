@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.project import Keeps, Project
@@ -53,6 +54,12 @@ class Action:
     keeps: Keeps = "training"  # what --resume continues
     checked_by: str | None = None  # "module:function", called before files of --import are run
     needs_names: bool = True  # of a model and a data set
+    completed_by: str | None = None  # "module:function", which adds options to those given
+    first_argument: str | None = None  # what MODEL may be instead, if it stands alone
+
+    def complete(self, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options on the command line, and those that follow from them."""
+        return pkgutil.resolve_name(self.completed_by)(flags) if self.completed_by else flags
 
     def check(self, config: RunConfig, project: Project, from_file: Collection[str]) -> None:
         """Refuse options that are wrong whatever the files of --import register.
@@ -123,6 +130,16 @@ ACTIONS: dict[str, Action] = {
             beside_checkpoint=True,
             checked_by="chop.actions.synth:check_synth",
             needs_names=False,
+        ),
+        Action(
+            "verify",
+            "Compare the simulation, the integers, the ONNX files and the circuit of a network.",
+            "chop.actions.verify:run_verify",
+            requirements=(needs_checkpoint,),
+            beside_checkpoint=True,
+            checked_by="chop.actions.verify:check_verify",
+            completed_by="chop.actions.certificate.project:with_project",
+            first_argument="Project directory, or its name in --project-dir",
         ),
     )
 }

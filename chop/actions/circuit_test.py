@@ -13,10 +13,9 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
+from chop.actions.samples import model_outputs, samples_to_test, score_of
 from chop.actions.train import checked_task
 from chop.actions.transform.source import Source
-from chop.dataset.matching import named_inputs
-from chop.dataset.nested import copied, joined, pair_of, split_up
 from chop.files import write_whole
 from chop.hardware.circuit import Circuit
 from chop.hardware.simulation import (
@@ -31,10 +30,8 @@ from chop.hardware.wave_format import WaveFormat
 from chop.integers import IntegerGraph
 from chop.integers.digest import graph_digest
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.numerics import at_rest
-from chop.training.outputs import Predictor
 
-__all__ = ["CircuitMismatch", "CircuitReport", "CircuitTest"]
+__all__ = ["CircuitMismatch", "CircuitReport", "CircuitTest", "circuit_values"]
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +110,8 @@ class CircuitTest:
         if self.skip_test:
             logger.info("The simulator is in %s", build.folder)
             return None
-        inputs, labels = self._samples()
+        data, most = self.source.data_module, self.max_samples
+        inputs, labels = samples_to_test(data, self.graph.model, most)
         logger.info("Simulating %s samples...", f"{len(labels):,}")
         options: dict[str, Any] = {"folder": self.folder, "build": build, "timeout": self.timeout}
         check = check_circuit(self.integers, circuit, inputs, **options)
@@ -156,35 +154,15 @@ class CircuitTest:
             logger.warning("Verilator has %d warnings: %s", len(warnings), warnings[0])
         return build
 
-    def _samples(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the inputs by name and the labels of the test split."""
-        data = self.source.data_module
-        splits = data.dataset_info.available_splits
-        split, stage = ("test", "test") if "test" in splits else ("val", "validate")
-        if getattr(data, f"{split}_dataset") is None:
-            data.prepare_data()
-            data.setup(stage)
-        batches, count = [], 0
-        for batch in getattr(data, f"{split}_dataloader")():
-            batches.append(pair_of(batch))
-            count += len(batches[-1][1])
-            if self.max_samples is not None and count >= self.max_samples:
-                break
-        inputs = named_inputs(self.graph.model, joined([x for x, _ in batches]))
-        rows = slice(self.max_samples)
-        labels = torch.cat([y for _, y in batches])
-        return {name: x[rows] for name, x in inputs.items()}, labels[rows]
-
     def _report(
         self, circuit: Circuit, check: CircuitCheck, inputs: dict[str, Tensor], labels: Tensor
     ) -> CircuitReport:
         task = checked_task(self.source.task, self.source.data_module)
         simulation, period = check.simulation, circuit.clock_period
-        scores = []
-        for outputs in (self._circuit_outputs(circuit, check), self._model_outputs(inputs)):
-            tally = task.tally()
-            tally.add(outputs, labels)
-            scores.append(tally.score(lambda sums: sums).metrics[task.main])
+        size = self.source.data_module.batch_size
+        codes = check.simulation.outputs[0][: check.samples]
+        outputs = circuit_values(self.integers, matching_graph(self.integers, circuit), codes)
+        expected = model_outputs(self.graph.model, inputs, size)
         return CircuitReport(
             samples=check.samples,
             boundary_vectors=check.boundary_vectors,
@@ -192,8 +170,8 @@ class CircuitTest:
             wrong_samples=check.wrong_samples,
             first_mismatch=str(check.first) if check.first else None,
             metric=task.main,
-            score=scores[0],
-            model_score=scores[1],
+            score=score_of(task, outputs, labels),
+            model_score=score_of(task, expected, labels),
             clock_period=period,
             latency_cycles=simulation.latency,
             latency_ns=simulation.latency * period,
@@ -201,23 +179,6 @@ class CircuitTest:
             samples_per_second=1e9 / (simulation.interval * period),
             lint_warnings=len(simulation.warnings),
         )
-
-    def _circuit_outputs(self, circuit: Circuit, check: CircuitCheck) -> Tensor:
-        """Return the outputs of the circuit on the data as floats; classes as one-hot vectors."""
-        codes = check.simulation.outputs[0][: check.samples]
-        graph = matching_graph(self.integers, circuit)
-        if graph.outputs == self.integers.outputs:
-            return graph.codes(graph.outputs[0]).values(codes).float()
-        classes = self.integers.codes(self.integers.outputs[0]).shape[0]
-        return torch.nn.functional.one_hot(codes, classes).float()
-
-    @torch.inference_mode()
-    def _model_outputs(self, inputs: dict[str, Tensor]) -> Tensor:
-        model = self.graph.model
-        predict, size = Predictor(model), self.source.data_module.batch_size
-        with at_rest(model):
-            # layers that work in place must not change the samples
-            return torch.cat([predict(copied(part)) for part in split_up(inputs, size)])
 
     def _write_waves(
         self,
@@ -234,6 +195,14 @@ class CircuitTest:
         check_circuit(self.integers, circuit, shown, boundaries=False, waves=file, **options)
         last = min(first + SHOWN, check.samples) - 1
         logger.info("Waves of samples %d to %d are in %s", first, last, file)
+
+
+def circuit_values(integers: IntegerGraph, circuit_graph: IntegerGraph, codes: Tensor) -> Tensor:
+    """Return what a circuit gives as floats; classes, of an argmax at its end, as one-hot."""
+    if circuit_graph.outputs == integers.outputs:
+        return integers.codes(integers.outputs[0]).values(codes).float()
+    classes = torch.arange(integers.codes(integers.outputs[0]).shape[0])
+    return (codes[:, None] == classes).float()  # a faulty circuit may give a class that is none
 
 
 def _refuse_mismatch(check: CircuitCheck, when: str = "") -> None:

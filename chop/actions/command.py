@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from chop.actions.base import ACTIONS
 from chop.actions.config import OPTIONS, HelpPanel
 from chop.actions.info import KINDS
 from chop.actions.options import ConfigOption
@@ -97,8 +98,10 @@ def command_function(action: str, run: Callable[[dict[str, Any]], Any]) -> Calla
 
 
 def _annotations(action: str) -> Iterator[tuple[str, Any]]:
+    instead = ACTIONS[action].first_argument
     for name in ("model", "dataset"):
-        yield name, Annotated[str | None, _parameter(OPTIONS[name])]
+        yield name, Annotated[str | None, _parameter(OPTIONS[name], instead)]
+        instead = None
     for group in vars(HelpPanel).values():
         for name, option in OPTIONS.items():
             available = not option.opt.only or action in option.opt.only
@@ -114,15 +117,22 @@ def _parsed_as(option: ConfigOption) -> Any:
     return list[str] | None if option.is_list else str | None
 
 
-def _parameter(option: ConfigOption) -> Any:
-    """Return the argument or the flag of an option; its help has the choices and the default."""
+def _parameter(option: ConfigOption, instead: str | None = None) -> Any:
+    """Return the argument or the flag of an option; its help has the choices and the default.
+
+    `instead` is what the value may be if no other argument follows.
+    """
     notes = [" | ".join(option.choices)] if option.choices else []
     notes += [f"default: {option.shown_default}"] if option.shown_default else []
-    help = option.opt.help + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
+    about = (
+        option.opt.help if instead is None else f"{instead}; or, before DATASET: {option.opt.help}"
+    )
+    help = about + "".join(rf" [dim]\[{note}][/dim]" for note in notes)
     shown: dict[str, Any] = {"help": help, "rich_help_panel": option.opt.group}
     if option.flags:
         return typer.Option(*option.flags, metavar=option.metavar, show_default=False, **shown)
-    return typer.Argument(metavar=option.name.upper(), show_default=False, **shown)
+    metavar = option.name.upper() if instead is None else f"PROJECT|{option.name.upper()}"
+    return typer.Argument(metavar=metavar, show_default=False, **shown)
 
 
 def with_info_kinds(argv: list[str]) -> list[str]:

@@ -44,6 +44,7 @@ class HelpPanel:
     LANGUAGE = "Language model options"
     SEARCH = "Search options"
     HARDWARE = "Hardware options"
+    VERIFICATION = "Verification options"
     PROJECT = "Project options"
     INFORMATION = "Information"
     FILE = "Tables of the TOML file"
@@ -64,6 +65,7 @@ Emission = functools.partial(
 )
 Simulated = functools.partial(Emission, only=("simulate",))
 Synthesized = functools.partial(Emission, only=("synth",))
+Verified = functools.partial(Emission, only=("verify",), group=HelpPanel.VERIFICATION)
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
 Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
@@ -242,7 +244,7 @@ class RunConfig:
         OtherGeneral(
             "How the model becomes a graph: with torch.fx, with torch.export, "
             "or with torch.fx where it works.",
-            only=("transform", "search", "emit", "simulate", "synth"),
+            only=("transform", "search", "emit", "simulate", "synth", "verify"),
         ),
     ] = "auto"
 
@@ -394,6 +396,28 @@ class RunConfig:
             exists=True,
         ),
     ] = ()
+
+    against: Annotated[
+        tuple[Literal["simulation", "integers", "onnx", "verilog"], ...],
+        Verified(
+            "What to compare: simulation, integers, onnx or verilog (may be repeated).",
+            metavar="WAY",
+            default="all that the project has",
+        ),
+    ] = ()
+    samples: Annotated[
+        PositiveInt, Verified("Number of samples of the test split to compare on.")
+    ] = 1024
+    random_vectors: Annotated[
+        NonNegativeInt, Verified("Number of random vectors to compare on, besides the samples.")
+    ] = 1024
+    again: Annotated[
+        bool,
+        Verified(
+            "Repeat the certificate of the project, and fail if a file or a result has changed; "
+            "nothing is written."
+        ),
+    ] = False
 
     profile: Annotated[bool, Information("Print a profile of the run when it ends.")] = False
     no_warnings: Annotated[bool, Information("Hide Python warnings.")] = False

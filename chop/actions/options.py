@@ -102,7 +102,8 @@ class ConfigOption:
     @property
     def is_path(self) -> bool:
         """Whether it names files or directories."""
-        return self._plain in (Path, tuple) or self.opt.exists
+        kinds = typing.get_args(self.option.kinds[0]) if self.is_list else (self._plain,)
+        return Path in kinds or self.opt.exists
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -138,6 +139,9 @@ class ConfigOption:
         if self.choices:
             return ", ".join(self.choices)
         kind = Path if self.opt.exists and not self.is_list else self._plain
+        if self.is_list and not self.is_path:
+            (item,) = {*typing.get_args(self.option.kinds[0])} - {...}
+            return f"list of {', '.join(typing.get_args(item))}"
         return KINDS[kind][1] + bounds(self.option.marks, SIGNS)
 
     @functools.cached_property

@@ -51,7 +51,7 @@ class Run:
 
 def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     """Resolve and check the options of `action` before any slow work starts."""
-    resolved = resolve(flags, needs_names=action.needs_names)
+    resolved = resolve(action.complete(flags), needs_names=action.needs_names)
     config = resolved.config
     if action.beside_checkpoint and "resume" in resolved.from_file:
         config = replace(config, resume=False)  # one file serves training and testing

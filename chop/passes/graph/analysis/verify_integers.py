@@ -78,12 +78,8 @@ def verify_integers_analysis_pass(
     and `file_name` also writes it to a file.
     """
     integers = integer_graph(graph)
-    layers = _checks(graph, integers)
-    doubled = _doubled(graph)
-    whole = LayerCheck("whole network", "", "", False)
-    for inputs in _vectors(graph, integers, input_generator, num_samples):
-        _compare(graph, doubled, integers, layers, inputs)
-        _compare_outputs(graph, integers, inputs, whole)
+    vectors = _vectors(graph, integers, input_generator, num_samples)
+    layers, whole = compare_simulation(graph, integers, vectors)
     if not whole.values:
         logger.warning("the outputs are not compared, as %s", "; ".join(integers.notes))
     info = _info(layers, whole)
@@ -102,6 +98,19 @@ def verify_integers_analysis_pass(
     return info
 
 
+def compare_simulation(
+    graph: MaseGraph, integers: IntegerGraph, vectors: Iterable[list[Any]]
+) -> tuple[dict[str, LayerCheck], LayerCheck]:
+    """Return the checks of all layers, and that of the outputs; `vectors` are batches of inputs."""
+    layers = _checks(graph, integers)
+    doubled = _doubled(graph)
+    whole = LayerCheck("whole network", "", "", False)
+    for inputs in vectors:
+        _compare(graph, doubled, integers, layers, inputs)
+        _compare_outputs(graph, integers, inputs, whole)
+    return layers, whole
+
+
 def _doubled(graph: MaseGraph) -> fx.GraphModule:
     """Return the simulation in float64, with the codes that float32 gives weights and biases."""
     model = graph.clone().model
@@ -112,6 +121,16 @@ def _doubled(graph: MaseGraph) -> fx.GraphModule:
             if isinstance(layer.formats.get(name), Affine):
                 parameter.data = layer.q_parameter(name).detach()
     return model.double()
+
+
+@dataclass(frozen=True)
+class FirstMismatch:
+    """Where a layer differed first, in steps of the code that was expected."""
+
+    sample: int
+    place: tuple[int, ...]
+    expected: float
+    got: float
 
 
 @dataclass
@@ -129,6 +148,7 @@ class LayerCheck:
     values: int = 0
     mismatches: int = 0
     largest: float = 0.0
+    first: FirstMismatch | None = None
     table: bool = field(default=False, repr=False)
     rounding: IntegerNode | None = field(default=None, repr=False)  # of an operand
 
@@ -165,8 +185,12 @@ class LayerCheck:
         kind = integers.codes(rounding.name).kind
         return cls(rounding.name, "requantize", kind, proven[rounding.name], rounding=rounding)
 
-    def count(self, wrong: Tensor, difference: Tensor) -> None:
-        """Add a batch: where codes differ, and by how much the values do."""
+    def count(self, wrong: Tensor, difference: Tensor, got: Tensor, expected: Tensor) -> None:
+        """Add a batch: where codes differ, by how much the values do, and what they are."""
+        if self.first is None and bool(wrong.any()):
+            at = tuple(wrong.nonzero()[0].tolist())
+            codes = float(expected[at]), float(got[at])
+            self.first = FirstMismatch(self.samples + at[0], at[1:], *codes)
         self.samples += len(wrong)
         self.values += wrong.numel()
         self.mismatches += int(wrong.sum())
@@ -311,11 +335,11 @@ class _SimulationWatch(GraphRunner):
         if n.name in self.counted:
             difference = (result.double() - values).abs()
             exact = described.scale.power_of_two
-            steps = (result.double() / described.scale.value.to(result.device)).round()
-            wrong = result.double() != values if exact else steps != codes
+            steps = result.double() / described.scale.value.to(result.device)
+            wrong = result.double() != values if exact else steps.round() != codes
             if not layer.counted:
                 wrong = (difference > tolerance(result)) & layer.returned
-            layer.count(wrong, difference)
+            layer.count(wrong, difference, steps, codes)
         return values.to(result.dtype) if layer.counted else result
 
     def _rounded_operands(self, n: fx.Node) -> dict[fx.Node, Tensor]:
@@ -351,7 +375,7 @@ class _SimulationWatch(GraphRunner):
         codes = [QuantizeInput(word, ()).run(x.to(result.dtype)) for x in near]
         wrong = torch.stack([each != own for each in codes]).all(0)
         difference = (codes[0] - own).double() * step
-        layer.count(wrong, difference.abs())
+        layer.count(wrong, difference.abs(), codes[0], own)
 
     def _in_single(self, n: fx.Node) -> Tensor:
         """Run the function of a table in float32, in which its entries are computed."""
@@ -388,7 +412,7 @@ def _compare_outputs(
     for source, want, own in zip(sources, wanted, owned, strict=True):
         result = node_call(source).evaluate(own) if source in left_out else own
         difference = (want.double() - result.double()).abs()
-        whole.count(difference > tolerance(want), difference)
+        whole.count(difference > tolerance(want), difference, want, result)
 
 
 def tolerance(values: Tensor) -> float:

@@ -1,0 +1,1 @@
+"""The certificate of a project: do all implementations of its network give the same codes?"""

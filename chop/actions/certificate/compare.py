@@ -1,0 +1,172 @@
+"""Run a network in all ways, and say in a certificate whether they agree."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from chop.actions.certificate.artefacts import artefacts
+from chop.actions.certificate.machine import machine, versions
+from chop.actions.certificate.onnx_way import ONNX, onnx_column, onnx_files
+from chop.actions.certificate.simulation_way import bounds_of, simulation_column
+from chop.actions.certificate.vectors import checksum
+from chop.actions.certificate.verilog_way import has_circuit, verilog_column
+from chop.actions.certificate.ways import WAYS, Column, Subject, Way, integers_column
+
+__all__ = ["FORMAT", "Certificate", "certified", "chosen_ways", "missing_ways"]
+
+logger = logging.getLogger(__name__)
+
+FORMAT, VERSION = "mase-certificate", 1
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The record of a comparison, and the first difference in one sentence."""
+
+    record: Mapping[str, Any]
+    difference: str | None
+
+    def table(self) -> str:
+        """Return the columns of the certificate as rows, for a terminal."""
+        metric = self.record["network"]["metric"].capitalize()
+        rows = [
+            {
+                "Way": column["way"],
+                "File": column["file"] or "",
+                metric: "" if column["score"] is None else f"{column['score']:.4f}",
+                "Mismatches": _mismatches(column),
+            }
+            for column in self.record["ways"]
+        ]
+        return tabulate(rows, headers="keys", disable_numparse=True)
+
+
+def _mismatches(column: Mapping[str, Any]) -> str:
+    if column["way"] == "integers":
+        return "the reference"
+    return "not compared" if column["mismatches"] is None else f"{column['mismatches']:,}"
+
+
+def missing_ways(folder: Path) -> dict[Way, str]:
+    """Return what a project does not have, with the command that makes it."""
+    missing: dict[Way, str] = {}
+    if not onnx_files(folder):
+        missing["onnx"] = f"there is no ONNX file in {folder / ONNX}; run ch export first"
+    if not has_circuit(folder):
+        missing["verilog"] = f"there is no circuit in {folder / 'hardware'}; run ch emit first"
+    return missing
+
+
+def chosen_ways(folder: Path, against: Sequence[Way]) -> tuple[list[Way], list[str]]:
+    """Return the ways to compare, and what is missing; refuse to go on without a named one."""
+    missing = missing_ways(folder)
+    for way in against:
+        if way in missing:
+            raise FileNotFoundError(missing[way])
+    wanted = {*against, "integers"} if against else set(WAYS) - missing.keys()
+    return [way for way in WAYS if way in wanted], [*missing.values()] if not against else []
+
+
+def certified(
+    subject: Subject,
+    ways: Sequence[Way],
+    *,
+    network: Path | None = None,
+    names: Mapping[str, str] | None = None,
+    missing: Sequence[str] = (),
+    command: str = "",
+    options: Mapping[str, Any] | None = None,
+    earlier: Mapping[str, Any] | None = None,
+) -> Certificate:
+    """Run the vectors in all `ways`; `network` is the saved graph, and `earlier` a certificate."""
+    files = [asdict(each) for each in artefacts(subject.folder, network, ways)]
+    columns, bounds = _columns(subject, ways)
+    difference = _difference(subject, columns, earlier)
+    is_compared = any(column.mismatches is not None or column.faults for column in columns)
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "verdict": _verdict(difference, is_compared),
+        "difference": difference,
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "options": dict(options or {}),
+        "network": {
+            **(names or {}),
+            "checksum": subject.digest,
+            "metric": subject.task.main,
+            "inputs": list(subject.integers.inputs),
+            "outputs": list(subject.integers.outputs),
+            "notes": list(subject.integers.notes),
+        },
+        "artefacts": files,
+        "vectors": subject.vectors.described(),
+        "codes": checksum(subject.expected),
+        "bounds": bounds,
+        "ways": [column.described(subject.vectors) for column in columns],
+        "missing": list(missing),
+        "versions": versions(_verilator(subject) if "verilog" in ways else None),
+        "machine": machine(),
+    }
+    return Certificate(record, difference)
+
+
+def _columns(subject: Subject, ways: Sequence[Way]) -> tuple[list[Column], dict[str, Any]]:
+    """Return the columns of all ways, and the bounds of the layers."""
+    columns: list[Column] = []
+    bounds: dict[str, Any] = {}
+    count = f"{len(subject.vectors):,}"
+    for way in ways:
+        if way == "simulation":
+            logger.info("Running %s vectors through the float simulation...", count)
+            column, bounds = simulation_column(subject)
+            columns.append(column)
+        elif way == "integers":
+            logger.info("Running %s vectors through the integer graph...", count)
+            columns.append(integers_column(subject))
+        elif way == "onnx":
+            for path in onnx_files(subject.folder):
+                logger.info("Running %s vectors through %s...", count, subject.inside(path))
+                columns.append(onnx_column(subject, path))
+        else:
+            logger.info("Running %s vectors through the circuit in Verilator...", count)
+            columns.append(verilog_column(subject))
+    return columns, bounds or bounds_of(subject)
+
+
+def _verdict(difference: str | None, is_compared: bool) -> str:
+    if not is_compared:
+        return "not compared"
+    return "equal" if difference is None else "different"
+
+
+def _difference(
+    subject: Subject, columns: Sequence[Column], earlier: Mapping[str, Any] | None
+) -> str | None:
+    """Return the first difference in one sentence, or that nothing was compared; else None."""
+    wrong = next((column for column in columns if column.differs), None)
+    if wrong is None:
+        if any(column.mismatches is not None for column in columns):
+            return None
+        reasons = [f"{c.label}: {note}" for c in columns for note in c.notes]
+        return f"nothing was compared: {', '.join(reasons)}"
+    sentence = wrong.sentence(subject.vectors)
+    others = [column.network for column in columns if column.network and column.way != "integers"]
+    if earlier is not None:
+        others.append(earlier["network"]["checksum"])
+    if len(others) > 1 and len(set(others)) == 1 and others[0] != subject.digest:
+        sentence += "; the other files are of one network, so the saved graph has been changed"
+    return sentence
+
+
+def _verilator(subject: Subject) -> str:
+    from chop.hardware.simulation.programs import verilator
+
+    return verilator(subject.builds / "logs")[1]

@@ -1,0 +1,313 @@
+"""The ONNX files of a project, run by onnxruntime and compared with the integers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chop.actions.certificate.ways import Column, Compared, Difference, Subject, compared
+from chop.files import part_folder
+from chop.integers import IntegerGraph
+from chop.onnx.packages import need_package
+from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
+
+__all__ = ["ONNX", "OnnxFile", "onnx_column", "onnx_files"]
+
+ONNX = Path("software", "onnx")  # in a project
+CODES = "_codes"  # the end of the names of outputs that are codes
+FLOAT_FORMAT = "onnx"  # the format of a network that is not quantised
+QUANT_DOMAIN = "qonnx.custom_op.general"
+AGAIN = "export it again with ch export"
+NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
+LARGEST = 2**31  # bytes: no protobuf is larger
+INPUT_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxFile:
+    """An ONNX file, and what it says of itself."""
+
+    path: Path
+    model: Any  # onnx.ModelProto, without the tensors that lie beside the file
+    metadata: Mapping[str, str]
+
+    @classmethod
+    def read(cls, path: Path) -> OnnxFile:
+        """Read a file; refuse one that is no ONNX in one sentence."""
+        need_package("onnx", f"reading {path.name}")
+        import onnx
+
+        if path.stat().st_size >= LARGEST:
+            raise ValueError(f"{path} is larger than 2 GiB, so it is no ONNX file; {AGAIN}")
+        try:
+            model = onnx.load_model(path, load_external_data=False)
+        except Exception as error:  # of protobuf, whose classes depend on how it was built
+            raise ValueError(f"{path} is not an ONNX file; {AGAIN}") from error
+        if not model.graph.node or not model.graph.output:
+            raise ValueError(f"{path} is not an ONNX file with a network; {AGAIN}")
+        return cls(path, model, {each.key: each.value for each in model.metadata_props})
+
+    @property
+    def format(self) -> str:
+        """The format, as the file or its name says."""
+        return self.metadata.get("mase.format", self.path.stem)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether its values are the codes of the integer graph."""
+        return self.format == "integer"
+
+    @property
+    def network(self) -> str | None:
+        """The checksum of the network that the file was made from, if it says so."""
+        return self.metadata.get("mase.network")
+
+    @property
+    def data_files(self) -> list[Path]:
+        """The files beside it that hold tensors."""
+        places = [
+            entry.value
+            for tensor in self.model.graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        ]
+        for place in places:
+            if Path(place).name != place:
+                raise ValueError(f"{self.path} has data at {place!r}, not beside it; {AGAIN}")
+            if not (self.path.parent / place).is_file():
+                raise FileNotFoundError(f"{self.path} needs {place!r} beside it; {AGAIN}")
+        return [self.path.parent / place for place in dict.fromkeys(places)]
+
+
+def onnx_files(folder: Path) -> list[Path]:
+    """Return the ONNX files of a project."""
+    return sorted((folder / ONNX).glob("*.onnx"))
+
+
+def onnx_column(subject: Subject, path: Path) -> Column:
+    """Return the column of one file."""
+    file, name = OnnxFile.read(path), subject.inside(path)
+    domains = {node.domain for node in file.model.graph.node}
+    if QUANT_DOMAIN in domains:
+        note = "it is not run, as onnxruntime has no kernels for the nodes of QONNX"
+        return Column(
+            "onnx", name, faults=_stale(subject, file), notes=(note,), network=file.network
+        )
+    session = Session(path)
+    batches = [session.run(batch) for batch in subject.vectors.batches()]
+    outputs = {name: np.concatenate([batch[name] for batch in batches]) for name in session.outputs}
+    if file.format == FLOAT_FORMAT and file.network is None:
+        note = "it is not quantised, so that only its score is compared"
+        score = subject.score(torch.from_numpy(outputs[session.outputs[0]]))
+        return Column("onnx", name, score=score, notes=(note,))
+    if file.has_codes:
+        names = _code_outputs(file, session.outputs, subject.integers)
+        codes = [torch.from_numpy(outputs[name].astype(np.float64)) for name in names]
+    else:
+        codes = _in_steps(file, session.outputs, outputs, subject.integers)
+    result = compared(subject.expected, codes, _wrong(file, subject, codes))
+    notes = [] if file.network else ["it does not say which network it was made from"]
+    return Column(
+        "onnx",
+        name,
+        score=subject.score_codes(codes[0]),
+        mismatches=result.mismatches,
+        wrong_vectors=result.wrong_vectors,
+        first=_first(subject, file, result),
+        faults=_stale(subject, file),
+        notes=tuple(notes),
+        network=file.network,
+    )
+
+
+def _stale(subject: Subject, file: OnnxFile) -> tuple[str, ...]:
+    if file.network is None or file.network == subject.digest:
+        return ()
+    sums = f"checksum {file.network[:12]}… instead of {subject.digest[:12]}…"
+    return (f"was made from another network ({sums}); {AGAIN}",)
+
+
+class Session:
+    """A network in onnxruntime, on one thread of the CPU, with all optimisations."""
+
+    def __init__(self, path: Path) -> None:
+        need_package("onnxruntime", f"running {path.name}")
+        onnxruntime = importlib.import_module("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # without it, pairs of products saturate on x86 processors without VNNI
+        options.add_session_config_entry("session.x64quantprecision", "1")
+        try:
+            self.session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # of onnxruntime, which has no common class
+            raise ValueError(f"onnxruntime refuses {path}: {_line(error)}") from error
+        self.path = path
+        self.inputs = {each.name: each.type for each in self.session.get_inputs()}
+        self.outputs = [each.name for each in self.session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+        """Return all outputs for a batch of floats per input."""
+        if len(self.inputs) == len(inputs) == 1:
+            inputs = dict(zip(self.inputs, inputs.values(), strict=True))
+        if missing := [name for name in self.inputs if name not in inputs]:
+            known = ", ".join(inputs)
+            raise ValueError(
+                f"{self.path} has an input {missing[0]!r}, and the network has {known}; {AGAIN}"
+            )
+        arrays = {
+            name: inputs[name].numpy().astype(INPUT_TYPES.get(kind, np.float32))
+            for name, kind in self.inputs.items()
+        }
+        try:
+            found = self.session.run(self.outputs, arrays)
+        except Exception as error:  # of onnxruntime, which has no common class
+            raise ValueError(f"onnxruntime cannot run {self.path}: {_line(error)}") from error
+        return dict(zip(self.outputs, found, strict=True))
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _code_outputs(file: OnnxFile, outputs: Sequence[str], integers: IntegerGraph) -> list[str]:
+    """Return the outputs that are codes, one for each of the network."""
+    found = [name for name in outputs if name.endswith(CODES)]
+    if len(found) != len(integers.outputs):
+        raise ValueError(
+            f"{file.path} has {len(found)} outputs of codes, and the network has "
+            f"{len(integers.outputs)} outputs; {AGAIN}"
+        )
+    return found
+
+
+def _in_steps(
+    file: OnnxFile,
+    names: Sequence[str],
+    outputs: Mapping[str, np.ndarray[Any, Any]],
+    integers: IntegerGraph,
+) -> list[Tensor]:
+    """Return float outputs in steps of the codes that they stand for."""
+    if integers.left_out:
+        raise ValueError(
+            f"{file.path} cannot be compared, as the integers end before "
+            f"{', '.join(integers.left_out)}; export it with ch export --format integer"
+        )
+    if len(names) < len(integers.outputs):
+        raise ValueError(
+            f"{file.path} has {len(names)} outputs, and the network has "
+            f"{len(integers.outputs)}; {AGAIN}"
+        )
+    pairs = zip(names, integers.outputs, strict=False)
+    return [_steps(outputs[name], node, integers) for name, node in pairs]
+
+
+def _steps(values: np.ndarray[Any, Any], node: str, integers: IntegerGraph) -> Tensor:
+    return torch.from_numpy(values.astype(np.float64)) / integers.codes(node).scale.value
+
+
+def _wrong(file: OnnxFile, subject: Subject, codes: Sequence[Tensor]) -> list[Tensor]:
+    """Return where the codes of the outputs differ."""
+    integers = subject.integers
+    for node, own, found in zip(integers.outputs, subject.expected, codes, strict=True):
+        if own.shape != found.shape:
+            shapes = f"{list(found.shape[1:])} instead of {list(own.shape[1:])}"
+            raise ValueError(f"{file.path}: the output {node!r} has the shape {shapes}; {AGAIN}")
+    return [
+        _differs(file, integers, node, own, found)
+        for node, own, found in zip(integers.outputs, subject.expected, codes, strict=True)
+    ]
+
+
+def _differs(
+    file: OnnxFile, integers: IntegerGraph, node: str, own: Tensor, found: Tensor
+) -> Tensor:
+    """Return where codes differ from those of a node; floats only have to be near to them.
+
+    A value that float32 does not hold exactly may differ by its rounding.
+    """
+    exact = integers.codes(node).scale.power_of_two and integers.nodes[node].proven
+    if exact or file.has_codes:
+        return found != own
+    distance = (found - own).abs()
+    if on_grid(node, integers):
+        return ~(distance <= NEAR_WHOLE * own.abs().clamp(min=1))
+    return ~(distance <= tolerance(own.double()))
+
+
+def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | None:
+    """Return the first node whose codes differ in the first wrong vector, or the output."""
+    integers = subject.integers
+    output = result.difference(integers.outputs[result.output])
+    if output is None:
+        return None
+    inputs = subject.vectors.only(output.vector)
+    wanted = dict(_values_of_nodes(file, integers))
+    try:
+        with _with_outputs(file, [*wanted]) as path:
+            values = Session(path).run(inputs)
+    except ValueError:  # a value that cannot be an output
+        return output
+    codes = integers.trace(**inputs)
+    for value, node in sorted(wanted.items(), key=lambda pair: list(codes).index(pair[1])):
+        own, found = codes[node].double(), values[value]
+        steps = (
+            torch.from_numpy(found.astype(np.float64))
+            if file.has_codes
+            else _steps(found, node, integers)
+        )
+        if steps.shape != own.shape:
+            continue
+        one = compared([own], [steps], [_differs(file, integers, node, own, steps)])
+        if one.vector is not None:
+            return Difference(node, output.vector, one.place, one.expected, one.got)
+    return output
+
+
+def _values_of_nodes(file: OnnxFile, integers: IntegerGraph) -> Iterator[tuple[str, str]]:
+    """Yield the values of a file that have codes in the integer graph, with their nodes.
+
+    A file of integers calls its values like the nodes of the integer graph, and any other like
+    those of the quantised graph.
+    """
+    values = {name for node in file.model.graph.node for name in node.output}
+    if file.has_codes:
+        yield from ((name, name) for name in integers.nodes if name in values)
+        return
+    for name, node in integers.values.items():
+        if name in values and on_grid(node, integers):
+            yield name, node
+
+
+@contextmanager
+def _with_outputs(file: OnnxFile, names: Sequence[str]) -> Iterator[Path]:
+    """Yield a copy of a file with more outputs, beside it, where its data are found."""
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(file.model)
+    known = {each.name for each in model.graph.output}
+    for name in names:
+        if name not in known:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+    with part_folder(file.path) as folder:
+        for data in file.data_files:
+            os.link(data, folder / data.name)
+        copy = folder / file.path.name
+        copy.write_bytes(model.SerializeToString())
+        yield copy

@@ -1,0 +1,108 @@
+"""The project of `ch verify PROJECT`: its directory, its network and its data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chop.actions.config import ConfigError, default_project_dir
+from chop.options import did_you_mean
+
+__all__ = ["RECORDED", "with_project"]
+
+OTHERWISE = "or give MODEL and DATASET with --load"
+# what decides which vectors are compared; no code, as a certificate may come from a stranger
+RECORDED = (
+    *("task", "against", "samples", "random_vectors", "seed", "data_path", "standardize"),
+    *("legacy_val", "max_token_len", "load_type"),
+)
+TRANSFORMED = Path("software", "transform", "transformed_ckpt")
+
+
+def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags of a command with the model and the data set of the project that it names.
+
+    A name alone is that of a project; two are a model and a data set. With `again`, the options of
+    its certificate are added.
+    """
+    name = flags.get("model") or flags.get("project")
+    if "dataset" in flags or ("config" in flags and "model" not in flags):
+        return dict(flags)
+    if name is None:
+        raise ConfigError(f"give a project to verify, by its directory or its name, {OTHERWISE}")
+    folder = _folder(str(name), Path(flags.get("project_dir") or default_project_dir()))
+    own = {"project_dir": str(folder.parent), "project": folder.name}
+    repeated = _repeated(folder) if flags.get("again") else {}
+    load = flags.get("load_name") or str(_network(folder, repeated.pop("load_name", None)))
+    load_type = flags.get("load_type") or repeated.pop("load_type", "mz")
+    made = {"load_name": load, "load_type": load_type}
+    return {**repeated, **flags, **own, **made, **_names(Path(load), load_type)}
+
+
+def _folder(name: str, project_dir: Path) -> Path:
+    """Return the directory of a project, given by its path or its name."""
+    from chop.actions.certificate.onnx_way import onnx_files
+    from chop.actions.certificate.verilog_way import has_circuit
+
+    places = (Path(name).expanduser(), project_dir.expanduser() / name)
+    folder = next((place.absolute() for place in places if place.is_dir()), None)
+    if folder is None:
+        known = sorted(path.parent.name for path in project_dir.glob("*/software"))
+        hint = did_you_mean(name, known, f"; give the directory of a project, {OTHERWISE}")
+        raise ConfigError(f"there is no project {name!r} in {project_dir}{hint}")
+    if not any((folder / part).is_dir() for part in ("software", "hardware")):
+        raise ConfigError(
+            f"{folder} is not a project: it has neither software nor hardware in it; give the "
+            f"directory of a project, {OTHERWISE}"
+        )
+    saved = any((folder / "software").glob("**/graph.json"))
+    if not (saved or onnx_files(folder) or has_circuit(folder)):
+        raise ConfigError(
+            f"{folder} is empty: it has no saved graph, ONNX file or circuit to compare; run "
+            f"ch transform --project {folder.name} first"
+        )
+    return folder
+
+
+def _network(folder: Path, recorded: str | None) -> Path:
+    """Return the saved graph of a project, or the one that its certificate names."""
+    if recorded is not None:
+        return folder / recorded
+    if (folder / TRANSFORMED / "graph.json").is_file():
+        return folder / TRANSFORMED
+    found = sorted(file.parent for file in (folder / "software").glob("**/graph.json"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(str(path.relative_to(folder)) for path in found)
+        raise ConfigError(f"{folder} has several networks ({names}); give one with --load")
+    raise ConfigError(
+        f"{folder} has no saved graph, so the network of its files is not known; give its "
+        f"checkpoint with --load"
+    )
+
+
+def _names(load: Path, load_type: str) -> dict[str, str]:
+    """Return the model and the data set that a saved graph was made from."""
+    from chop.actions.trained_on import names_in
+
+    names = names_in(load, load_type) if load.exists() else {}
+    if missing := [kind for kind in ("model", "dataset") if not names.get(kind)]:
+        what = " and ".join({"model": "model", "dataset": "data set"}[kind] for kind in missing)
+        raise ConfigError(
+            f"{load} does not say which {what} it was made from; call ch verify MODEL DATASET "
+            f"--load {load}"
+        )
+    return {kind: names[kind] for kind in ("model", "dataset")}
+
+
+def _repeated(folder: Path) -> dict[str, Any]:
+    """Return the options of the certificate of a project, as a command line gives them."""
+    from chop.actions.certificate.record import FILE, read_certificate
+
+    record = read_certificate(folder)
+    if record is None:
+        raise ConfigError(f"--again: there is no {FILE} in {folder}; run ch verify without it")
+    known = (*RECORDED, "load_name")
+    return {name: value for name, value in record["options"].items() if name in known}

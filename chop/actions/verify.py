@@ -1,0 +1,204 @@
+"""`verify`: run a network in all ways that a project has, and certify that they agree."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.certificate.project import RECORDED
+from chop.actions.circuits import network, source_of
+from chop.actions.config import OPTIONS, ConfigError, RunConfig
+from chop.actions.invocation import command
+from chop.actions.prepare import model_and_data
+from chop.actions.project import Project
+from chop.actions.transform.source import Source
+
+if TYPE_CHECKING:  # `ch verify --help` does not import torch
+    from torch import nn
+
+    from chop.actions.certificate.compare import Certificate
+    from chop.actions.certificate.ways import Way
+    from chop.ir.graph.mase_graph import MaseGraph
+
+__all__ = ["CertificateError", "run_verify", "verify"]
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 5  # changes in a message
+
+
+class CertificateError(ValueError):
+    """Ways to run a network differ, or a certificate does not hold any more."""
+
+
+def verify(
+    model: nn.Module | MaseGraph,
+    model_info: Any = None,
+    task: str = "cls",
+    dataset_info: Any = None,
+    data_module: Any = None,
+    load_name: str | None = None,
+    load_type: str | None = None,
+    *,
+    project_dir: str | Path,
+    against: Sequence[Way] = (),
+    samples: int = 1024,
+    random_vectors: int = 1024,
+    seed: int = 0,
+) -> Certificate:
+    """Compare the ONNX files and the circuit in `project_dir` with a quantised network.
+
+    The certificate is written to the project and returned; a difference raises an error.
+    """
+    from chop.log import show_logs_unless_configured
+
+    show_logs_unless_configured()
+    checkpoint = (load_name, load_type or "mz")
+    source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
+    counts = {"samples": samples, "random": random_vectors, "seed": seed}
+    folder = Path(project_dir).expanduser().absolute()
+    made = _made(source, folder, against, counts)
+    _write(made, folder)
+    return _checked(made)
+
+
+def check_verify(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+    """Refuse, before anything is loaded, ways that a project does not have."""
+    from chop.actions.certificate.compare import chosen_ways
+    from chop.actions.certificate.record import FILE, read_certificate
+
+    if set(config.against) == {"integers"}:
+        raise ConfigError(
+            "--against integers compares nothing, as the others are compared with the integers; "
+            "add another way"
+        )
+    chosen_ways(project.folder, config.against)
+    if read_certificate(project.folder) is None and config.again:
+        raise ConfigError(f"--again: there is no {FILE} in {project.folder}; omit it")
+
+
+def run_verify(config: RunConfig, project: Project) -> None:
+    """Run `ch verify`."""
+    from chop.actions.certificate.record import differences, read_certificate
+
+    earlier = read_certificate(project.folder)
+    model, info, data_module = model_and_data(config)
+    source = source_of(config, model, info, data_module)
+    counts = {"samples": config.samples, "random": config.random_vectors, "seed": config.seed}
+    made = _made(source, project.folder, config.against, counts, config=config, earlier=earlier)
+    changed = [] if earlier is None else differences(earlier, made.record)
+    if config.again:
+        assert earlier is not None
+        _log_machines(earlier, made.record)
+        if changed:
+            first = f"; {made.difference}" if made.difference else ""
+            listed = ", ".join(changed[:SHOWN]) + (", …" if len(changed) > SHOWN else "")
+            raise CertificateError(
+                f"the certificate of {earlier['made']} does not hold: {listed}{first}"
+            )
+        _checked(made)
+        logger.info("The certificate of %s holds", earlier["made"])
+        return
+    for change in changed:
+        logger.info("Since the certificate of %s, %s", (earlier or {})["made"], change)
+    _write(made, project.folder)
+    _checked(made)
+    logger.info("Verification is completed")
+
+
+def _made(
+    source: Source,
+    folder: Path,
+    against: Sequence[Way],
+    counts: Mapping[str, int],
+    *,
+    config: RunConfig | None = None,
+    earlier: Mapping[str, Any] | None = None,
+) -> Certificate:
+    """Return the certificate, and log it."""
+    from chop.actions.certificate.compare import certified, chosen_ways
+    from chop.actions.certificate.vectors import Vectors
+    from chop.actions.certificate.ways import Subject
+    from chop.actions.samples import samples_to_test, split_to_test
+    from chop.actions.train import checked_task
+
+    ways, missing = chosen_ways(folder, against)
+    for reason in missing:
+        logger.info("Not compared: %s", reason)
+    graph, integers = network(source)
+    data = source.data_module
+    inputs, labels = samples_to_test(data, graph.model, counts["samples"])
+    if len(labels) < counts["samples"]:
+        logger.info("The %s split has %d samples only", split_to_test(data), len(labels))
+    more, split = {name: counts[name] for name in ("random", "seed")}, split_to_test(data)
+    vectors = Vectors.made(integers, inputs, labels, split=split, **more)
+    task = checked_task(source.task, data)
+    load = None if source.load_name is None else Path(source.load_name)
+    names = {"model": source.model_name, "dataset": getattr(data, "name", "")}
+    made = certified(
+        Subject(graph, integers, vectors, task, data.batch_size, folder),
+        ways,
+        network=load,
+        names={kind: name for kind, name in names.items() if name},
+        missing=missing,
+        command=command("verify", *_words(config, folder)) if config else "",
+        options=_options(config, folder) if config else {},
+        earlier=earlier,
+    )
+    logger.info("Results of %d vectors:\n%s", len(vectors), made.table())
+    return made
+
+
+def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """Return the options of a certificate that are not the usual, as a command line has them."""
+    from chop.actions.certificate.ways import inside
+
+    found: dict[str, Any] = {}
+    for name in RECORDED:
+        value, option = getattr(config, name), OPTIONS[name]
+        if value == option.default:
+            continue
+        text = str(value) if not option.is_list else [str(each) for each in value]
+        found[name] = value if option.is_switch else text
+    load = inside(Path(str(config.load_name)), folder)
+    return {**found, "load_name": load} if load is not None else found
+
+
+def _words(config: RunConfig, folder: Path) -> list[object]:
+    """Return the words of the command that makes a certificate again."""
+    words: list[object] = [config.model, config.dataset, "--load", config.load_name]
+    words += ["--project-dir", folder.parent, "--project", folder.name]
+    for name in (*RECORDED, "imports", "batch_size", "num_workers"):
+        value, option = getattr(config, name), OPTIONS[name]
+        if value == option.default:
+            continue
+        flag = option.flags[0]
+        if option.is_switch:
+            words.append(flag)
+        else:
+            for each in value if option.is_list else [value]:
+                words += [flag, each]
+    return words
+
+
+def _write(made: Certificate, folder: Path) -> None:
+    from chop.actions.certificate.record import write_certificate
+
+    files = write_certificate(made.record, folder)
+    logger.info("Written to %s: %s", folder, ", ".join(file.name for file in files))
+
+
+def _checked(made: Certificate) -> Certificate:
+    if made.difference is not None:
+        raise CertificateError(made.difference)
+    return made
+
+
+def _log_machines(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Log which versions and which processor are others than those of a certificate."""
+    for part in ("versions", "machine"):
+        for key, value in now[part].items():
+            if value is not None and before[part].get(key) != value:
+                logger.info("Here, %s is %s instead of %s", key, value, before[part].get(key))

@@ -1,0 +1,144 @@
+"""ONNX files that are right, wrong, stale, of another kind, or no ONNX."""
+
+import importlib.util
+
+import pytest
+
+from chop.integers import LinearCodes
+
+from .projects import (
+    FEW,
+    ONNX,
+    SAVED,
+    certificate,
+    edited_onnx,
+    edited_weight,
+    failed,
+    integers_of,
+    write_onnx,
+)
+
+
+def test_a_right_onnx_file_has_no_mismatch_and_the_score_of_the_integers(here, with_onnx):
+    code, out, err = here("verify", with_onnx, *FEW, "--against", "onnx")
+    assert code == 0, out + err
+    integers, onnx = certificate(with_onnx)["ways"]
+    assert (onnx["file"], onnx["mismatches"], onnx["faults"]) == (ONNX, 0, [])
+    assert onnx["score"] == integers["score"]
+    assert ONNX in [row["file"] for row in certificate(with_onnx)["artefacts"]]
+
+
+def test_a_corrupted_weight_in_an_onnx_file_is_named_by_its_node(here, with_onnx):
+    from onnx import numpy_helper
+
+    def edit(model):
+        (tensor,) = (t for t in model.graph.initializer if t.name == f"{node}.weight")
+        array = numpy_helper.to_array(tensor).copy()
+        array[:, 0] += 3
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    nodes = integers_of(with_onnx).nodes.values()
+    node = next(n.name for n in nodes if isinstance(n.op, LinearCodes))
+    edited_onnx(with_onnx, edit)
+    said = failed(here, with_onnx)
+    assert said.startswith(
+        f"ch: the ONNX file {ONNX} differs from the integer graph: node {node!r}"
+    )
+    assert "instead of" in said
+    assert "vector" in said
+    first = certificate(with_onnx)["ways"][2]["first"]
+    assert (first["node"], first["place"]) == (node, [0])
+    assert certificate(with_onnx)["verdict"] == "different"
+    assert "The ways differ." in (with_onnx / "certificate.html").read_text()
+
+
+def test_a_flipped_rounding_mode_in_an_onnx_file_is_named_by_its_node(here, with_onnx):
+    write_onnx(with_onnx, integers_of(with_onnx), rounding="Floor")
+    said = failed(here, with_onnx)
+    first = next(iter(integers_of(with_onnx).nodes))
+    assert f"the ONNX file {ONNX} differs from the integer graph: node {first!r} is" in said
+
+
+def test_a_flipped_rounding_mode_in_the_saved_graph_is_caught_by_the_onnx_file(here, with_onnx):
+    file = with_onnx / SAVED / "graph.json"
+    text = file.read_text()
+    assert '"data_in_rounding": "even"' in text
+    file.write_text(text.replace('"data_in_rounding": "even"', '"data_in_rounding": "floor"'))
+    said = failed(here, with_onnx)
+    assert f"the ONNX file {ONNX} differs from the integer graph: node 'x_codes' is" in said
+    assert "it was made from another network (checksum" in said
+
+
+def test_a_corrupted_weight_in_the_saved_graph_is_told_from_a_stale_file(here, with_onnx):
+    assert here("verify", with_onnx, *FEW)[0] == 0
+    edited_weight(with_onnx)
+    said = failed(here, with_onnx)
+    assert "it was made from another network (checksum" in said
+    assert said.endswith("the other files are of one network, so the saved graph has been changed")
+
+
+def test_a_stale_onnx_file_is_named_even_if_its_codes_agree(here, with_onnx):
+    def edit(model):
+        next(p for p in model.metadata_props if p.key == "mase.network").value = "0" * 64
+
+    edited_onnx(with_onnx, edit)
+    said = failed(here, with_onnx)
+    assert f"the ONNX file {ONNX} was made from another network (checksum 000000000000…" in said
+    assert said.endswith("export it again with ch export (its codes agree)")
+    assert certificate(with_onnx)["ways"][2]["mismatches"] == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x0a" * 40])
+def test_a_file_that_is_no_onnx_is_refused_in_one_sentence(here, with_onnx, content):
+    (with_onnx / ONNX).write_bytes(content)
+    said = failed(here, with_onnx)
+    assert f"{with_onnx / ONNX} is not an ONNX file" in said
+    assert not (with_onnx / "certificate.json").exists()
+
+
+def test_a_missing_runtime_is_refused_with_the_command_that_installs_it(
+    here, with_onnx, monkeypatch
+):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "onnxruntime" else find(name, *a),
+    )
+    said = failed(here, with_onnx, "--against", "onnx")
+    assert "running integer.onnx needs onnxruntime; install it with:" in said
+    assert said.endswith('[onnx]"')
+
+
+def test_a_float_file_is_scored_and_not_compared(here, with_onnx):
+    def edit(model):
+        del model.metadata_props[:]
+
+    edited_onnx(with_onnx, edit)
+    (with_onnx / ONNX).rename(with_onnx / "software" / "onnx" / "onnx.onnx")
+    code, out, err = here("verify", with_onnx, *FEW)
+    assert code == 0, out + err
+    way = certificate(with_onnx)["ways"][2]
+    assert way["mismatches"] is None
+    assert way["score"] is not None
+
+
+def test_a_certificate_that_compares_nothing_fails(here, with_onnx):
+    edited_onnx(with_onnx, lambda model: model.metadata_props.clear())
+    (with_onnx / ONNX).rename(with_onnx / "software" / "onnx" / "onnx.onnx")
+    said = failed(here, with_onnx, "--against", "onnx")
+    assert said.startswith("ch: nothing was compared: the ONNX file software/onnx/onnx.onnx: it is")
+    assert certificate(with_onnx)["verdict"] == "not compared"
+
+
+def test_a_file_with_floats_is_compared_in_steps(here, with_onnx):
+    def edit(model):
+        (fact,) = (p for p in model.metadata_props if p.key == "mase.format")
+        fact.value = "qdq"
+        del model.graph.output[1]
+
+    edited_onnx(with_onnx, edit)
+    (with_onnx / ONNX).rename(with_onnx / "software" / "onnx" / "qdq.onnx")
+    code, out, err = here("verify", with_onnx, *FEW)
+    assert code == 0, out + err
+    assert certificate(with_onnx)["ways"][2]["mismatches"] == 0
