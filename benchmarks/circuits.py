@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from streaming import LeNet
+from streaming import lenet
 from tabulate import tabulate
 from torch import nn
 
@@ -84,7 +84,7 @@ NETWORKS: dict[str, Network] = {
     "jsc-toy": (lambda: jets("jsc-toy"), *JETS),
     "jsc-s": (lambda: jets("jsc-s"), *JETS),
     "16-64-32-32-5": (lambda: perceptron(16, 64, 32, 32, 5), *JETS),
-    "LeNet, streaming": (LeNet, (1, 28, 28), fixed_point, STREAMING),
+    "LeNet, streaming": (lenet, (1, 28, 28), fixed_point, STREAMING),
     "jsc-toy, LogicNets": (lambda: jets("jsc-toy"), (16,), truth_tables, EmitOptions()),
 }
 
