@@ -12,15 +12,16 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from chop.dataset import get_dataset_info
 from chop.hardware.simulation import Stalls, check_circuit
 from chop.hardware.streaming import streaming_circuit
 from chop.hardware.streaming.plan import make_plan
 from chop.hardware.synthesis import synthesize_circuit
 from chop.integers import IntegerGraph
 from chop.ir import MaseGraph
+from chop.models import get_model
 from chop.passes import Pipeline
 
 CONFIG = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5, "weight_width": 6}
@@ -31,19 +32,9 @@ RESOURCES = ("LUT", "FF", "DSP", "BRAM")
 WRONG = ("wrong codes", "cycles/s")
 
 
-class LeNet(nn.Module):
-    """Two convolutions with pools, two linear layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 4, 5, padding=2), nn.Conv2d(4, 8, 5)
-        self.fc1, self.fc2 = nn.Linear(200, 32), nn.Linear(32, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        result: Tensor = self.fc2(F.relu(self.fc1(x.flatten(1))))
-        return result
+def lenet() -> nn.Module:
+    """Return the network with random weights."""
+    return get_model("lenet", task="cls", dataset_info=get_dataset_info("mnist"))
 
 
 def integers() -> IntegerGraph:
@@ -52,7 +43,7 @@ def integers() -> IntegerGraph:
     dummy = {"x": torch.zeros(2, 1, 28, 28)}
     quantise = {"by": "type", "default": {"config": CONFIG}}
     steps = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy}), ("quantize", quantise)]
-    return Pipeline(steps)(MaseGraph(LeNet().eval()))[0].to_integers()
+    return Pipeline(steps)(MaseGraph(lenet().eval()))[0].to_integers()
 
 
 def measure(

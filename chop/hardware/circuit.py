@@ -172,7 +172,7 @@ class Circuit:
         restore_folder(rtl)
         if not (rtl / MANIFEST).is_file():
             raise FileNotFoundError(f"there is no circuit in {hardware}; run ch emit first")
-        told = read_json(rtl / MANIFEST, advice="run ch emit again")
+        told = read_json(rtl / MANIFEST, advice=f"delete {rtl} and run ch emit again")
         try:
             ports: dict[str, Any] = {
                 key: tuple(_port(row) for row in told.pop(key)) for key in PORTS
@@ -187,7 +187,7 @@ class Circuit:
             return cls(**told, **ports, files=files)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{rtl / MANIFEST} does not describe a circuit; run ch emit again"
+                f"{rtl / MANIFEST} does not describe a circuit; delete {rtl} and run ch emit again"
             ) from error
 
 
@@ -195,7 +195,8 @@ def _emitted(rtl: Path) -> list[str]:
     """Return the files of the circuit that is in a directory now."""
     if not (rtl / MANIFEST).is_file():
         return []
-    return list(read_json(rtl / MANIFEST, advice="delete it").get("files", ()))
+    advice = f"delete {rtl} and run ch emit again"  # which files are the user's is not known
+    return list(read_json(rtl / MANIFEST, advice=advice).get("files", ()))
 
 
 PORTS = ("inputs", "outputs")

@@ -1,5 +1,6 @@
 """Codes travel through the ports of a circuit and come back, and its files are whole."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -64,8 +65,19 @@ def test_a_changed_source_changes_the_digest(tmp_path):
 def test_a_broken_manifest_is_one_sentence(tmp_path, text):
     circuit().write(tmp_path)
     (tmp_path / "rtl" / MANIFEST).write_text(text)
-    with pytest.raises((ValueError, OSError), match="run ch emit again"):
+    with pytest.raises((ValueError, OSError), match=r"delete .*rtl and run ch emit again"):
         Circuit.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_the_advice_for_a_broken_manifest_works(tmp_path, text):
+    circuit(files={"old.sv": "module old;\nendmodule\n"}).write(tmp_path)
+    (tmp_path / "rtl" / MANIFEST).write_text(text)
+    with pytest.raises(ValueError, match=r"delete .*rtl and run ch emit again"):
+        circuit().write(tmp_path)
+    shutil.rmtree(tmp_path / "rtl")
+    circuit().write(tmp_path)
+    assert Circuit.read(tmp_path) == circuit()
 
 
 def test_a_missing_source_is_named(tmp_path):

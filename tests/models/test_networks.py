@@ -130,6 +130,12 @@ def test_lfc_and_cnv_have_the_widths_of_their_paper(pictures):
     assert dense == [(512, 256), (512, 512), (10, 512)]
 
 
+def test_lenet_is_small_enough_for_a_circuit():
+    model = get_model("lenet", dataset_info=MNIST)
+    assert size(model) == (25 + 1) * 4 + (4 * 25 + 1) * 8 + (200 + 1) * 32 + (32 + 1) * 10
+    assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
 class TestMlp:
     def test_its_widths_are_an_option(self, jets):
         model = get_model("mlp", dataset_info=jets, hidden=[4, 3], batch_norm=True, dropout=0.5)

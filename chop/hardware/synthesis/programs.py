@@ -51,7 +51,7 @@ class Program:
             return
         with locked_file(mark):
             if not mark.is_file():
-                logger.info("preparing %s, which takes a minute before its first run", self)
+                logger.info("Preparing %s, which takes a minute before its first run", self)
                 log = mark.with_suffix(".log")
                 run_tool(self.tool, ["--version"], log=log, folder=mark.parent)
                 write_whole(mark, f"{self}\n")

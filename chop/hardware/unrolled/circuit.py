@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import get_args
 
 from tqdm import tqdm
@@ -15,6 +16,7 @@ from chop.hardware.unrolled.layers import Layer, layers_of
 from chop.hardware.unrolled.limits import adder_estimate, check_limits
 from chop.hardware.unrolled.logic import layer_logic
 from chop.hardware.unrolled.modules import LayerModule, layer_module, top_module
+from chop.hardware.unrolled.progress import on_adders
 from chop.hardware.unrolled.sources import SHARED, source_files
 from chop.integers import IntegerGraph
 from chop.integers.codes import bits_for
@@ -47,8 +49,10 @@ def unrolled_circuit(
     taken = [top, *SHARED]
     made: list[tuple[Layer, LayerModule]] = []
     notes = list(graph.notes)
-    for layer in _shown(graph, layers, progress):
-        name, logic = legal_name(layer.name, taken), layer_logic(graph, layer)
+    for layer, shows in _shown(graph, layers, progress):
+        name = legal_name(layer.name, taken)
+        with on_adders(shows):
+            logic = layer_logic(graph, layer)
         part = layer_module(graph, layer, logic, name, clock_period)
         if (longest := logic.schedule(clock_period).longest) > clock_period + ROUNDING:
             notes.append(
@@ -74,16 +78,23 @@ def unrolled_circuit(
     )
 
 
-def _shown(graph: IntegerGraph, layers: Sequence[Layer], progress: bool) -> Iterator[Layer]:
-    """Yield the layers behind a progress bar, which counts adders, as they take the time."""
+def _shown(
+    graph: IntegerGraph, layers: Sequence[Layer], progress: bool
+) -> Iterator[tuple[Layer, Callable[[int], None]]]:
+    """Yield the layers behind a progress bar, each with a function that adds adders to it."""
     counts = [adder_estimate(graph, layer) for layer in layers]
     hidden = None if progress else True  # None: unless it is a terminal
     total = sum(counts)
     with tqdm(total=total, desc="Emitting", unit=" adders", unit_scale=True, disable=hidden) as bar:
-        for number, (layer, count) in enumerate(zip(layers, counts, strict=True), 1):
+        ends = accumulate(counts)
+        for number, (layer, end) in enumerate(zip(layers, ends, strict=True), 1):
+
+            def add(adders: int, end: int = end) -> None:
+                bar.update(min(adders, end - bar.n))
+
             bar.set_postfix_str(f"{layer.name}, layer {number} of {len(layers)}")
-            yield layer
-            bar.update(count)
+            yield layer, add
+            add(total)
 
 
 def _check_options(clock_period: float, language: str, top: str) -> None:

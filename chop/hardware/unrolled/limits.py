@@ -26,7 +26,7 @@ def check_limits(graph: IntegerGraph, layers: Sequence[Layer], max_adders: int) 
     nodes = [node for layer in layers for node in layer.nodes]
     if unknown := [node for node in nodes if unrolled_op(node.op) is None]:
         names = ", ".join(f"{node.name} ({type(node.op).__name__})" for node in unknown)
-        register = f"{STREAMING}, or register" if _streams(nodes) else "register"
+        register = f"{STREAMING}, or register" if _streams(graph) else "register"
         raise NotImplementedError(
             f"unrolled circuits have no function for {names}; {register} one as "
             f"docs/add_an_op.md shows"
@@ -44,15 +44,15 @@ def check_limits(graph: IntegerGraph, layers: Sequence[Layer], max_adders: int) 
         raise ValueError(
             f"the unrolled circuit would have about {total:,} adders, {most:,} of them in {name}; "
             f"at most {max_adders:,} are allowed; "
-            f"{STREAMING if _streams(nodes) else SMALLER}, or raise `max_adders`"
+            f"{STREAMING if _streams(graph) else SMALLER}, or raise `max_adders`"
         )
 
 
-def _streams(nodes: Sequence[IntegerNode]) -> bool:
-    """Return whether a streaming circuit has a component for each node."""
-    from chop.hardware.streaming import component_for
+def _streams(graph: IntegerGraph) -> bool:
+    """Return whether the streaming backend can build all nodes, before any of them are fused."""
+    from chop.hardware.streaming.emit import unsupported
 
-    return all(component_for(node.op) is not None for node in nodes)
+    return not any(map(unsupported, graph.nodes.values()))
 
 
 def _adders(graph: IntegerGraph, node: IntegerNode) -> int:

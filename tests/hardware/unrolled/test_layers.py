@@ -70,6 +70,16 @@ def test_a_network_of_too_many_adders_is_refused_with_the_estimate():
         unrolled_circuit(perceptron([8, 8, 8]), max_adders=100)
 
 
+def test_streaming_is_offered_where_it_can_build_the_network_and_only_there():
+    layers = [nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 8)]
+    normed = quantised(nn.Sequential(*layers), (8,))
+    with pytest.raises(ValueError, match=r"at most 10 are allowed; use `backend='streaming'`, or"):
+        unrolled_circuit(normed, max_adders=10)
+    solid = quantised(nn.Sequential(nn.Conv3d(1, 2, 2)), (1, 3, 3, 3))
+    with pytest.raises(ValueError, match=r"allowed; use fewer inputs and narrower formats, or"):
+        unrolled_circuit(solid, max_adders=10)
+
+
 @needs_alkaid
 def test_the_estimate_from_adders_has_the_same_limit():
     with pytest.raises(ValueError, match=r"about 2\d\d adders, .* in fc1; at most 100 .*streaming"):

@@ -13,7 +13,11 @@ from torch import nn
 
 from chop.hardware.names import KEYWORDS
 from chop.hardware.simulation import check_circuit, lint_circuit
+from chop.hardware.unrolled import circuit as emitting
 from chop.hardware.unrolled import layers_of, logic, unrolled_circuit
+from chop.hardware.unrolled.limits import adder_estimate
+from chop.hardware.unrolled.ops import weighted
+from chop.hardware.unrolled.progress import on_adders
 from chop.integers import AddCodes, ConstantCodes, LinearCodes, ReshapeCodes, Scale
 
 from .graphs import Residual, of_input, perceptron, quantised
@@ -73,6 +77,31 @@ def test_a_bar_on_a_terminal_shows_the_layers_and_their_adders(monkeypatch):
     assert last.startswith("Emitting: 100%")
     assert "fc2, layer 2 of 2" in last
     assert hidden.getvalue() == log.getvalue() == ""
+
+
+def test_a_large_layer_is_solved_in_parts_that_the_bar_shows(folder, monkeypatch):
+    graph = perceptron([24, 20, 4])
+    whole = unrolled_circuit(graph)
+    logic.forget_logic()
+    monkeypatch.setattr(logic, "_from_disk", lambda *_: None)  # the key does not know MOST_WORK
+    monkeypatch.setattr(logic, "write_entry", lambda *_: None)
+    monkeypatch.setattr(weighted, "MOST_WORK", 24 * 200**2)  # 200 of about 800 powers of two
+    matrices, shown = [], []
+    solve = weighted.Solver._solve
+    monkeypatch.setattr(
+        weighted.Solver, "_solve", lambda *told: (matrices.append(told[1].shape), solve(*told))[1]
+    )
+    monkeypatch.setattr(
+        emitting, "on_adders", lambda add: on_adders(lambda n: (shown.append(n), add(n)))
+    )
+    parts = unrolled_circuit(graph)
+    logic.forget_logic()
+    assert len(matrices) > 3
+    assert sum(columns for _, columns in matrices) == 20 + 4
+    total = sum(adder_estimate(graph, layer) for layer in layers_of(graph))
+    assert 0.9 * total < sum(shown) <= total  # the rest are additions of roundings
+    assert parts.digest != whole.digest
+    checked(graph, parts, folder)
 
 
 def test_files_name_no_place_and_no_time():

@@ -13,9 +13,14 @@ from torch import Tensor
 from chop.hardware.estimate.weights import signed_digits
 from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.ops.windows import OUTSIDE, windows
+from chop.hardware.unrolled.progress import adders_done
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import ChannelAffine, Codes, ConvCodes, LinearCodes
 from chop.integers.weighted import WeightedOp
+
+# inputs times the square of powers of two: alkaid's time for a matrix, about 5 s, in which it shows
+# no progress and Ctrl-C has no effect
+MOST_WORK = 5e10
 
 
 def digits(numbers: Tensor) -> int:
@@ -94,12 +99,22 @@ class Solver:
     def products(self, weight: Tensor, row: list[Any]) -> list[Any]:
         """Return the sums of products of symbols with the columns of a matrix."""
         parts = [
-            [symbols.fresh(s) * 2.0**shift if shift else s for s in self._solve(limb, row)]
+            [symbols.fresh(s) * 2.0**shift if shift else s for s in self._sums(limb, row)]
             for limb, shift in symbols.limbs(weight.numpy())
         ]
         if not parts:
             return [symbols.constant(0)] * weight.shape[1]
         return [symbols.total(column) for column in zip(*parts, strict=True)]
+
+    def _sums(self, matrix: symbols.Numbers, row: list[Any]) -> list[Any]:
+        """Return the sums of a matrix, of which a large one is solved part by part."""
+        count = signed_digits(matrix.astype(np.int64)).sum(0)
+        parts = math.ceil(count.sum() * math.sqrt(len(row) / MOST_WORK))
+        sums = []
+        for columns in np.array_split(np.arange(matrix.shape[1]), min(max(1, parts), len(count))):
+            sums += self._solve(np.ascontiguousarray(matrix[:, columns]), row)
+            adders_done(int(count[columns].sum()))
+        return sums
 
     def _solve(self, matrix: symbols.Numbers, row: list[Any]) -> list[Any]:
         from alkaid.trace import FVArray, trace
