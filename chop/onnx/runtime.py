@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chop.onnx.packages import need_package
 
-__all__ = ["Array", "Runtime", "session_options"]
+__all__ = ["Array", "Runtime", "input_dtype", "open_session", "session_options"]
 
 Array = NDArray[Any]
 ERRORS_ONLY = 3
@@ -47,7 +47,7 @@ class Runtime:
 
     def __init__(self, file: str | Path | Any, *, threads: int = 1, optimize: bool = True) -> None:
         options = session_options(threads=threads, optimize=optimize)
-        self.session = _session(file, options)
+        self.session = open_session(file, options)
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         self.outputs = [o.name for o in self.session.get_outputs()]
         self.metadata: dict[str, str] = dict(self.session.get_modelmeta().custom_metadata_map)
@@ -91,7 +91,8 @@ def input_dtype(kind: str) -> np.dtype[Any]:
     return np.dtype(TYPES.get(name, name))
 
 
-def _session(file: Any, options: Any) -> Any:
+def open_session(file: str | Path | Any, options: Any) -> Any:
+    """Return a session for a file or an `onnx.ModelProto`, or refuse it in one sentence."""
     onnxruntime = _package()
     if isinstance(file, str | Path):
         if not Path(file).is_file():
