@@ -75,7 +75,7 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
         metrics = {f"{SHORT[split]}_{logged(name)}_epoch": value for name, value in values}
         if visualizer is not None:
             visualizer.log_metrics(metrics, 0)
-        _report(split, metrics, result, data_module, save_path, load_name, kind)
+        report_score(split, metrics, result, data_module, save_path, load_name, kind)
         return metrics
 
     score.__name__, score.__qualname__, score.__doc__ = name, name, doc
@@ -131,7 +131,7 @@ def scored(
     return score
 
 
-def _report(
+def report_score(
     split: str,
     metrics: dict[str, float],
     score: Score,
@@ -174,6 +174,11 @@ def _unused(folder: Path, stem: str) -> Path:
 
 def run_test(config: RunConfig, project: Project) -> None:
     """Run `ch test`."""
+    if config.runtime == "onnxruntime":
+        from chop.actions.runtime_test import run_runtime_test
+
+        run_runtime_test(config, project)
+        return
     model, model_info, data_module = model_and_data(config)
     data_module.prepare_data()
     data_module.setup("test")
