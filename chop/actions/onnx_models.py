@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.onnx.runtime import Runtime
 
-__all__ = ["RunnableFormat", "runtime_for"]
+__all__ = ["RunnableFormat", "exported", "runtime_for"]
 
 RunnableFormat = Literal["onnx", "qdq", "qcdq", "integer"]  # those that onnxruntime can run
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.circuits import quantised_graph, source_of
-from chop.actions.config import ConfigError, RunConfig
-from chop.actions.onnx_models import runtime_for
+from chop.actions.config import OPTIONS, ConfigError, RunConfig
+from chop.actions.onnx_models import exported
 from chop.actions.prepare import data_module_for, model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["run_runtime_test"]
+__all__ = ["check_runtime", "run_runtime_test"]
+
+DEFAULTS = {name: OPTIONS[name].default for name in ("export_format", "threads")}
 
 
 def run_runtime_test(config: RunConfig, project: Project) -> None:
@@ -46,18 +49,47 @@ def run_runtime_test(config: RunConfig, project: Project) -> None:
     report_score("test", metrics, score, data_module, folder, config.load_name, task)
 
 
-def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
-    from chop.onnx.runtime import Runtime
+def check_runtime(config: RunConfig) -> None:
+    """Refuse options of onnxruntime where it does not run, or has nothing to export."""
+    flags = {"export_format": "--export-format", "threads": "--threads"}
+    given = [flag for name, flag in flags.items() if getattr(config, name) != DEFAULTS[name]]
+    if config.runtime == "torch" and given:
+        raise ConfigError(f"{given[0]} is for --runtime onnxruntime; add it, or omit {given[0]}")
+    if _is_file(config) and flags["export_format"] in given:
+        raise ConfigError(f"--export-format: {config.load_name} is run as it is; omit the format")
 
-    if Path(str(config.load_name)).suffix == ".onnx":
+
+def _is_file(config: RunConfig) -> bool:
+    return Path(str(config.load_name)).suffix == ".onnx"
+
+
+def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
+    if _is_file(config):
         logger.info("Testing %s in onnxruntime...", config.load_name)
         data_module = data_module_for(config)
         log_assumed_classes(data_module, str(config.load_name))
-        return Runtime(str(config.load_name), threads=config.threads), data_module
+        return _opened(str(config.load_name), config.threads), data_module
     model, info, data_module = model_and_data(config)
     logger.info("Testing model '%s' as %s in onnxruntime...", config.model, config.export_format)
     graph = quantised_graph(source_of(config, model, info, data_module))
-    return runtime_for(graph, config.export_format, threads=config.threads), data_module
+    with tempfile.TemporaryDirectory() as folder:
+        file = exported(graph, config.export_format, Path(folder))
+        return _opened(file, config.threads), data_module
+
+
+def _opened(file: str | Path, threads: int) -> Runtime:
+    """Return a session, and log which layers of a quantised network it computes in float."""
+    from chop.onnx.fusion import fusion_report
+    from chop.onnx.runtime import Runtime
+
+    runtime = Runtime(file, threads=threads)
+    report = fusion_report(file, threads=threads)
+    if report.num_integer_kernels or "QuantizeLinear" in report.kernels:
+        count = sum(layer.integer for layer in report.layers)
+        logger.info("%d of %d layers have integer kernels", count, len(report.layers))
+        if report.in_float:
+            logger.warning("Some layers run in float\n%s", report.table())
+    return runtime
 
 
 def _latencies(runtime: Runtime, batch_size: int) -> dict[str, float]:

@@ -6,14 +6,14 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.train import checked_task, options_of
+from chop.actions.train import check_train, checked_task, options_of
 from chop.actions.trained_on import adapt_data, log_assumed_classes
 from chop.files import write_whole
 from chop.memory import memory_for
@@ -170,6 +170,14 @@ def _unused(folder: Path, stem: str) -> Path:
     """Return `test_metrics.json`, or `test_metrics-v1.json` if it exists, and so on."""
     names = (f"{stem}-v{n}.json" if n else f"{stem}.json" for n in itertools.count())
     return next(folder / name for name in names if not (folder / name).exists())
+
+
+def check_test(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+    """Refuse options that are wrong for a test."""
+    from chop.actions.runtime_test import check_runtime
+
+    check_train(config, project, from_file)
+    check_runtime(config)
 
 
 def run_test(config: RunConfig, project: Project) -> None:

@@ -15,7 +15,7 @@ from chop.onnx.packages import need_package
 __all__ = ["Array", "Runtime", "input_dtype", "open_session", "session_options"]
 
 Array = NDArray[Any]
-ERRORS_ONLY = 3
+FATAL_ONLY = 4  # other errors are raised
 # names of types in onnxruntime that numpy calls otherwise
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
@@ -34,7 +34,7 @@ def session_options(*, threads: int = 1, optimize: bool = True) -> Any:
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
-    options.log_severity_level = ERRORS_ONLY
+    options.log_severity_level = FATAL_ONLY
     options.add_session_config_entry("session.x64quantprecision", "1")
     levels = onnxruntime.GraphOptimizationLevel
     level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL

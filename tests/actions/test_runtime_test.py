@@ -68,6 +68,7 @@ def test_the_file_scores_as_the_network_does_and_its_latency_is_shown(network, h
     assert quartiles == sorted(quartiles)
     assert quartiles[0] > 0
     assert "latency_ms_batch_1" in out + err
+    assert "2 of 2 layers have integer kernels" in out + err
     assert "test_acc" in out + err
 
 
@@ -89,6 +90,7 @@ def test_a_file_is_scored_as_it_is(network, here, tmp_path):
         (("--runtime", "onnx"), "onnxruntime"),
         (("--runtime", "onnxruntime", "--threads", 0), "--threads"),
         (("--runtime", "onnxruntime", "--export-format", "qonnx"), "--export-format"),
+        (("--threads", 2), "--threads is for --runtime onnxruntime; add it, or omit --threads"),
     ],
 )
 def test_wrong_options_are_refused(network, here, options, said):

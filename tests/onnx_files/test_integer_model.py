@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -180,6 +181,17 @@ def test_infinite_inputs_have_the_codes_of_the_integer_graph():
     for rule in RULES:
         graph = graph_of(BY_NAME["linear"], *rule).to_integers()
         assert mismatches(graph, x, sessions=SESSIONS[:1]) == 0
+
+
+@pytest.mark.parametrize("name", ["linear", "logicnets conv2d", "avg pool", "lutnet"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_batch_may_have_one_sample_or_none(name, count):
+    case = BY_NAME[name]
+    graph = graph_of(case, "even", "saturate").to_integers()
+    results = Runtime(integer_model(graph)).run(
+        {graph.inputs[0]: np.ones((count, *case.shape), np.float32)}
+    )
+    assert results["output"].shape == (count, *graph.codes(graph.outputs[0]).shape)
 
 
 @dataclass

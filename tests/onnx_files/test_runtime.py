@@ -1,13 +1,17 @@
 """ONNX files run with fixed options, and bad files and inputs are refused in one sentence."""
 
+import inspect
+
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from chop.onnx import ModelBuilder, save_model
 from chop.onnx.runtime import Runtime, session_options
+from chop.onnx.runtime_module import RuntimeModule
 
 
 def doubled():
@@ -56,3 +60,24 @@ def test_what_is_no_model_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"onnxruntime cannot run '.*text.onnx': ") as refused:
         Runtime(tmp_path / "text.onnx")
     assert "\n" not in str(refused.value)
+
+
+def test_a_module_takes_the_inputs_by_name_and_leaves_codes_out():
+    b = ModelBuilder("two")
+    one, other = (b.input(name, np.float32, ["batch", 2]) for name in ("one", "other"))
+    b.output(b.add("Sub", one, other), "output", np.float32, ["batch", 2])
+    b.output(b.add("Cast", one, to=7), "output_codes", np.int64, ["batch", 2])
+    module = RuntimeModule(Runtime(b.model()))
+    assert list(inspect.signature(module.forward).parameters) == ["one", "other"]
+    x, y = torch.ones(3, 2), torch.full((3, 2), 3.0, dtype=torch.float64)
+    assert torch.equal(module(x, y), torch.full((3, 2), -2.0))
+    assert torch.equal(module(other=x, one=y), torch.full((3, 2), 2.0))
+
+
+def test_a_module_returns_several_outputs_by_name():
+    b = ModelBuilder("two")
+    x = b.input("x", np.float32, ["batch", 2])
+    b.output(b.add("Neg", x), "first", np.float32, ["batch", 2])
+    b.output(b.add("Abs", x), "bar_codes", np.float32, ["batch", 2])
+    results = RuntimeModule(Runtime(b.model()))(torch.ones(3, 2))
+    assert list(results) == ["first", "bar_codes"]  # no codes of another output

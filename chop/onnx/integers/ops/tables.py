@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +19,7 @@ def neuron_tables(
     x, result = codes
     entries = op.tables.flatten()
     dtype = numbers_dtype(x.lowest, x.highest, len(entries))
-    flat = w.shaped("Reshape", w.cast(inputs[0], dtype), [0, -1])
+    flat = w.shaped("Reshape", w.cast(inputs[0], dtype), [0, math.prod(x.shape)])
     gathered = w.shaped("Gather", flat, op.reads.clamp(min=0), axis=1)  # [batch, results, inputs]
     # two's complement; a place that reads nothing stands for the code 0
     digits = w.op("BitwiseAnd", gathered, torch.where(op.reads < 0, 0, (1 << op.width) - 1))
