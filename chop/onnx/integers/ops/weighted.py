@@ -3,7 +3,7 @@
 Wider operands are split into limbs, each a byte. onnxruntime's kernels are fast if one operand has
 no sign: the input of MatMulInteger, and the weight of ConvInteger. On x86 without VNNI they add two
 products in 16 bits, which saturate, if exactly one operand has a sign: such pairs are used only if
-two products fit. So the results are right with any options of a session.
+two products fit, so that results do not depend on `session.x64quantprecision`.
 """
 
 from __future__ import annotations
