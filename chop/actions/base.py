@@ -89,7 +89,7 @@ ACTIONS: dict[str, Action] = {
             "chop.actions.test:run_test",
             requirements=(needs_checkpoint,),
             beside_checkpoint=True,
-            checked_by="chop.actions.train:check_train",
+            checked_by="chop.actions.test:check_test",
         ),
         Action(
             "transform",

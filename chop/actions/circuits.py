@@ -24,6 +24,7 @@ __all__ = [
     "emit_options",
     "emit_options_of",
     "network",
+    "quantised_graph",
     "source_of",
     "table_options",
 ]
@@ -85,6 +86,12 @@ def source_of(config: RunConfig, model: Any, info: Any, data_module: Any) -> Sou
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
     """Return the quantised graph of a source, and the same in whole numbers."""
+    graph = quantised_graph(source)
+    return graph, graph.to_integers()
+
+
+def quantised_graph(source: Source) -> MaseGraph:
+    """Return the graph of a source, for inference."""
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.ir.graph.saving import is_saved_graph
 
@@ -98,7 +105,7 @@ def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
             data.setup("fit")
         graph = source.graph_on("cpu", {})
     graph.model.eval()
-    return graph, graph.to_integers()
+    return graph
 
 
 def command_on_circuit(action: str, config: RunConfig, project: Project) -> str:

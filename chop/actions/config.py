@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from chop.actions.onnx_models import RunnableFormat
 from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
 from chop.files import default_project_dir
 from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
@@ -66,6 +67,7 @@ Emission = functools.partial(
 Simulated = functools.partial(Emission, only=("simulate",))
 Synthesized = functools.partial(Emission, only=("synth",))
 Verified = functools.partial(Emission, only=("verify",), group=HelpPanel.VERIFICATION)
+Deployed = functools.partial(Opt, group=HelpPanel.RUNTIME, row="when set", only=("test",))
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
 Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
@@ -418,6 +420,17 @@ class RunConfig:
             "nothing is written."
         ),
     ] = False
+    runtime: Annotated[
+        Literal["torch", "onnxruntime"],
+        Deployed(
+            "What runs the network: torch, or onnxruntime on the CPU, which runs the ONNX file of "
+            "--load, or exports the network of --load."
+        ),
+    ] = "torch"
+    export_format: Annotated[
+        RunnableFormat, Deployed("Format of the file that --runtime onnxruntime exports.")
+    ] = "integer"
+    threads: Annotated[PositiveInt, Deployed("Threads of --runtime onnxruntime.")] = 1
 
     profile: Annotated[bool, Information("Print a profile of the run when it ends.")] = False
     no_warnings: Annotated[bool, Information("Hide Python warnings.")] = False

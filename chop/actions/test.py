@@ -6,14 +6,14 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.train import checked_task, options_of
+from chop.actions.train import check_train, checked_task, options_of
 from chop.actions.trained_on import adapt_data, log_assumed_classes
 from chop.files import write_whole
 from chop.memory import memory_for
@@ -75,7 +75,7 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
         metrics = {f"{SHORT[split]}_{logged(name)}_epoch": value for name, value in values}
         if visualizer is not None:
             visualizer.log_metrics(metrics, 0)
-        _report(split, metrics, result, data_module, save_path, load_name, kind)
+        report_score(split, metrics, result, data_module, save_path, load_name, kind)
         return metrics
 
     score.__name__, score.__qualname__, score.__doc__ = name, name, doc
@@ -131,7 +131,7 @@ def scored(
     return score
 
 
-def _report(
+def report_score(
     split: str,
     metrics: dict[str, float],
     score: Score,
@@ -172,8 +172,21 @@ def _unused(folder: Path, stem: str) -> Path:
     return next(folder / name for name in names if not (folder / name).exists())
 
 
+def check_test(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+    """Refuse options that are wrong for a test."""
+    from chop.actions.runtime_test import check_runtime
+
+    check_train(config, project, from_file)
+    check_runtime(config)
+
+
 def run_test(config: RunConfig, project: Project) -> None:
     """Run `ch test`."""
+    if config.runtime == "onnxruntime":
+        from chop.actions.runtime_test import run_runtime_test
+
+        run_runtime_test(config, project)
+        return
     model, model_info, data_module = model_and_data(config)
     data_module.prepare_data()
     data_module.setup("test")

@@ -1,0 +1,108 @@
+"""`ch test --runtime onnxruntime`: score the ONNX file of a network, and measure its latency."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.circuits import quantised_graph, source_of
+from chop.actions.config import OPTIONS, ConfigError, RunConfig
+from chop.actions.onnx_models import exported
+from chop.actions.prepare import data_module_for, model_and_data
+from chop.actions.project import Project
+from chop.actions.train import checked_task
+from chop.actions.trained_on import log_assumed_classes
+
+if TYPE_CHECKING:
+    from chop.onnx.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["check_runtime", "run_runtime_test"]
+
+DEFAULTS = {name: OPTIONS[name].default for name in ("export_format", "threads")}
+
+
+def run_runtime_test(config: RunConfig, project: Project) -> None:
+    """Score the file of `--load`, or a file that is exported from the network of `--load`."""
+    from chop.actions.test import report_score, scored
+    from chop.onnx.packages import MissingPackage
+    from chop.onnx.runtime_module import RuntimeModule
+    from chop.training.options import TrainOptions
+    from chop.training.tasks import logged
+
+    try:
+        runtime, data_module = _runtime_and_data(config)
+    except MissingPackage as error:
+        raise ConfigError(f"--runtime onnxruntime: {error}") from error
+    task = checked_task(config.task, data_module)
+    data_module.prepare_data()
+    data_module.setup("test")
+    project.create()
+    options = TrainOptions.from_trainer_args({"accelerator": "cpu", "devices": 1})
+    score = scored(RuntimeModule(runtime), data_module, "test", options, task)
+    metrics = {f"test_{logged(name)}_epoch": value for name, value in score.with_loss.items()}
+    metrics |= _latencies(runtime, config.batch_size)
+    folder = project.software / "checkpoints"
+    report_score("test", metrics, score, data_module, folder, config.load_name, task)
+
+
+def check_runtime(config: RunConfig) -> None:
+    """Refuse options of onnxruntime where it does not run, or has nothing to export."""
+    flags = {"export_format": "--export-format", "threads": "--threads"}
+    given = [flag for name, flag in flags.items() if getattr(config, name) != DEFAULTS[name]]
+    if config.runtime == "torch" and given:
+        raise ConfigError(f"{given[0]} is for --runtime onnxruntime; add it, or omit {given[0]}")
+    if _is_file(config) and flags["export_format"] in given:
+        raise ConfigError(f"--export-format: {config.load_name} is run as it is; omit the format")
+
+
+def _is_file(config: RunConfig) -> bool:
+    return Path(str(config.load_name)).suffix == ".onnx"
+
+
+def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
+    if _is_file(config):
+        logger.info("Testing %s in onnxruntime...", config.load_name)
+        data_module = data_module_for(config)
+        log_assumed_classes(data_module, str(config.load_name))
+        return _opened(str(config.load_name), config.threads), data_module
+    model, info, data_module = model_and_data(config)
+    logger.info("Testing model '%s' as %s in onnxruntime...", config.model, config.export_format)
+    graph = quantised_graph(source_of(config, model, info, data_module))
+    with tempfile.TemporaryDirectory() as folder:
+        file = exported(graph, config.export_format, Path(folder))
+        return _opened(file, config.threads), data_module
+
+
+def _opened(file: str | Path, threads: int) -> Runtime:
+    """Return a session, and log which layers of a quantised network it computes in float."""
+    from chop.onnx.fusion import fusion_report
+    from chop.onnx.runtime import Runtime
+
+    runtime = Runtime(file, threads=threads)
+    report = fusion_report(file, threads=threads)
+    if report.num_integer_kernels or "QuantizeLinear" in report.kernels:
+        count = sum(layer.integer for layer in report.layers)
+        logger.info("%d of %d layers have integer kernels", count, len(report.layers))
+        if report.in_float:
+            logger.warning("Some layers run in float\n%s", report.table())
+    return runtime
+
+
+def _latencies(runtime: Runtime, batch_size: int) -> dict[str, float]:
+    """Return the milliseconds of a batch of one, and of one as the run has them."""
+    from chop.onnx.latency import measure_latency
+
+    found = measure_latency(runtime, batch_sizes=list(dict.fromkeys((1, batch_size))))
+    return {
+        f"latency_ms_batch_{latency.batch_size}{name}": value
+        for latency in found
+        for name, value in (
+            ("", latency.median),
+            ("_lower", latency.lower),
+            ("_upper", latency.upper),
+        )
+    }

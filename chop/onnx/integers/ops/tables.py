@@ -1,0 +1,49 @@
+"""Layers of truth tables, and the signs that some of them read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from chop.integers import Codes, NeuronTables, ResidualSigns
+from chop.onnx.integers.registry import writes
+from chop.onnx.integers.writer import BOOL, OnnxValue, Writer, numbers_dtype, smallest_dtype
+
+
+@writes(NeuronTables)
+def neuron_tables(
+    w: Writer, op: NeuronTables, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
+) -> OnnxValue:
+    x, result = codes
+    entries = op.tables.flatten()
+    dtype = numbers_dtype(x.lowest, x.highest, len(entries))
+    flat = w.shaped("Reshape", w.cast(inputs[0], dtype), [0, math.prod(x.shape)])
+    gathered = w.shaped("Gather", flat, op.reads.clamp(min=0), axis=1)  # [batch, results, inputs]
+    # two's complement; a place that reads nothing stands for the code 0
+    digits = w.op("BitwiseAnd", gathered, torch.where(op.reads < 0, 0, (1 << op.width) - 1))
+    places = torch.ones(op.num_inputs).long() << torch.arange(op.num_inputs) * op.width
+    index = w.total(w.op("Mul", digits, places), 2, op.num_inputs, len(entries))
+    index = w.op("Add", w.shaped("Squeeze", index, [2]), op.chosen << op.width * op.num_inputs)
+    kind = smallest_dtype(int(entries.min()), int(entries.max()))
+    found = w.op("Gather", w.constant(entries, kind, f"{w.node}.tables"), index)
+    shaped = w.shaped("Reshape", found, [0, *op.shape])
+    return w.cast(shaped, numbers_dtype(result.lowest, result.highest))
+
+
+@writes(ResidualSigns)
+def residual_signs(
+    w: Writer, op: ResidualSigns, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
+) -> OnnxValue:
+    x, _ = codes
+    rest = [1] * len(x.shape)
+    # a threshold beyond the codes is reached by none or by all of them
+    thresholds = op.thresholds.clamp(x.lowest, x.highest + 1).reshape(-1, *rest)
+    dtype = numbers_dtype(x.lowest, x.highest + 1)
+    value = w.shaped("Unsqueeze", w.cast(inputs[0], dtype), [1])
+    above = w.op("GreaterOrEqual", value, thresholds, dtype=BOOL)
+    count = len(op.thresholds)
+    reached = w.total(w.cast(above, numbers_dtype(count)), 1, count, count)
+    levels = torch.arange(op.levels - 1, -1, -1).reshape(-1, *rest)
+    return w.op("BitwiseAnd", w.op("Div", reached, torch.ones_like(levels) << levels), 1)

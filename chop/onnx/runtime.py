@@ -1,0 +1,109 @@
+"""Running ONNX files with onnxruntime on the CPU, in the same way every time."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chop.onnx.packages import need_package
+
+__all__ = ["Array", "Runtime", "input_dtype", "open_session", "session_options"]
+
+Array = NDArray[Any]
+FATAL_ONLY = 4  # other errors are raised
+# names of types in onnxruntime that numpy calls otherwise
+TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
+
+
+def session_options(*, threads: int = 1, optimize: bool = True) -> Any:
+    """Return options with fixed threads; int8 products are exact on every x86 CPU.
+
+    Without VNNI, kernels add two products in 16 bits, which saturate, unless
+    `session.x64quantprecision` is set.
+    """
+    onnxruntime = _package()
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.use_deterministic_compute = True
+    options.log_severity_level = FATAL_ONLY
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    levels = onnxruntime.GraphOptimizationLevel
+    level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = level
+    return options
+
+
+class Runtime:
+    """A session of onnxruntime on the CPU, for a file or an `onnx.ModelProto`."""
+
+    def __init__(self, file: str | Path | Any, *, threads: int = 1, optimize: bool = True) -> None:
+        options = session_options(threads=threads, optimize=optimize)
+        self.session = open_session(file, options)
+        self.inputs = {i.name: i for i in self.session.get_inputs()}
+        self.outputs = [o.name for o in self.session.get_outputs()]
+        self.metadata: dict[str, str] = dict(self.session.get_modelmeta().custom_metadata_map)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all outputs by name, for an array per input."""
+        self._check(inputs)
+        results = self.session.run(None, dict(inputs))
+        return dict(zip(self.outputs, results, strict=True))
+
+    def _check(self, inputs: Mapping[str, Array]) -> None:
+        """Refuse inputs of other names, dtypes or shapes."""
+        if wrong := sorted(inputs.keys() ^ self.inputs.keys()):
+            names = ", ".join(self.inputs)
+            what = "is missing" if wrong[0] in self.inputs else "is not one of them"
+            raise ValueError(f"the model has the inputs {names}; {wrong[0]!r} {what}")
+        for name, declared in self.inputs.items():
+            array, dtype = np.asarray(inputs[name]), input_dtype(declared.type)
+            if array.dtype != dtype:
+                raise TypeError(f"the input {name!r} has the dtype {dtype}, not {array.dtype}")
+            sizes = declared.shape
+            fits = len(sizes) == array.ndim and all(
+                isinstance(size, str | None) or size == given
+                for size, given in zip(sizes, array.shape, strict=True)
+            )
+            if not fits:
+                raise ValueError(
+                    f"the input {name!r} has the shape {sizes}, not {list(array.shape)}"
+                )
+
+
+def _package() -> Any:
+    """Return onnxruntime, which has no types."""
+    need_package("onnxruntime", "running an ONNX file")
+    return importlib.import_module("onnxruntime")
+
+
+def input_dtype(kind: str) -> np.dtype[Any]:
+    """Return the dtype of a type as onnxruntime writes it, such as `tensor(float)`."""
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    return np.dtype(TYPES.get(name, name))
+
+
+def open_session(file: str | Path | Any, options: Any) -> Any:
+    """Return a session for a file or an `onnx.ModelProto`, or refuse it in one sentence."""
+    onnxruntime = _package()
+    if isinstance(file, str | Path):
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"there is no ONNX file {str(file)!r}")
+        source, name = str(file), repr(str(file))
+    else:
+        source, name = file.SerializeToString(), "the model"
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of its own for each kind of failure
+        if type(error).__module__.partition(".")[0] != "onnxruntime":
+            raise
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"onnxruntime cannot run {name}: {reason}") from error

@@ -1,0 +1,111 @@
+"""`ch test --runtime onnxruntime`: the ONNX file has the accuracy of the network, and a latency."""
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
+pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+from chop.ir.graph.saving import load_graph
+from chop.models.base import MODELS
+from chop.onnx import save_model
+from chop.onnx.integers import integer_model
+
+OWN = """
+from torch import nn
+from chop.models import model
+
+@model("runtime-own")
+def build(info):
+    return nn.Sequential(nn.Linear(info.num_features, 4), nn.ReLU(), nn.Linear(4, info.num_classes))
+"""
+ROWS = "a,b,kind\n" + "".join(f"{i % 7},{i % 5},{'yes' if i % 3 else 'no'}\n" for i in range(90))
+FORMATS = """
+[passes.quantize]
+by = "type"
+[passes.quantize.default.config]
+name = "integer"
+data_in_width = 6
+data_in_frac_width = 3
+weight_width = 5
+weight_frac_width = 4
+"""
+
+
+@pytest.fixture
+def network(here, tmp_path):
+    """A quantised network that is saved, as the words of a command."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "rows.csv").write_text(ROWS)
+    (tmp_path / "formats.toml").write_text(FORMATS)
+    words = ["runtime-own", "csv", "--import", tmp_path / "own.py"]
+    words += ["--data-path", tmp_path / "rows.csv", "--cpu", 0, "--batch-size", 16]
+    place = ("--project-dir", tmp_path / "runs", "--project", "p")
+    code, out, err = here("transform", *words, "--config", tmp_path / "formats.toml", *place)
+    assert code == 0, out + err
+    yield words, tmp_path / "runs" / "p" / "software" / "transform" / "transformed_ckpt"
+    MODELS._items.pop("runtime-own", None)
+    for name in [name for name in sys.modules if name.startswith("mase_user_own_")]:
+        del sys.modules[name]
+
+
+def metrics_in(folder):
+    """The contents of all files of metrics, the earliest first."""
+    files = sorted(folder.rglob("test_metrics*.json"), key=lambda file: file.stat().st_mtime_ns)
+    return [json.loads(file.read_text()) for file in files]
+
+
+def test_the_file_scores_as_the_network_does_and_its_latency_is_shown(network, here, tmp_path):
+    words, saved = network
+    for options in ((), ("--runtime", "onnxruntime", "--threads", 2)):
+        code, out, err = here("test", *words, "--load", saved, *options)
+        assert code == 0, out + err
+    torch_run, onnx_run = (content["metrics"] for content in metrics_in(tmp_path / "runs"))
+    assert onnx_run.items() >= torch_run.items()
+    quartiles = [onnx_run[f"latency_ms_batch_16{end}"] for end in ("_lower", "", "_upper")]
+    assert quartiles == sorted(quartiles)
+    assert quartiles[0] > 0
+    assert "latency_ms_batch_1" in out + err
+    assert "2 of 2 layers have integer kernels" in out + err
+    assert "test_acc" in out + err
+
+
+def test_a_file_is_scored_as_it_is(network, here, tmp_path):
+    words, saved = network
+    file = save_model(integer_model(load_graph(saved).to_integers()), tmp_path / "integer.onnx")
+    place = ("--project-dir", tmp_path / "runs", "--project", "q")
+    for load in (saved, file):
+        options = ("--load", load, "--runtime", "onnxruntime", *place)
+        code, out, err = here("test", *words, *options)
+        assert code == 0, out + err
+    one, other = (content["metrics"] for content in metrics_in(tmp_path / "runs"))
+    assert one["test_loss_epoch"] == other["test_loss_epoch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--runtime", "onnx"), "onnxruntime"),
+        (("--runtime", "onnxruntime", "--threads", 0), "--threads"),
+        (("--runtime", "onnxruntime", "--export-format", "qonnx"), "--export-format"),
+        (("--threads", 2), "--threads is for --runtime onnxruntime; add it, or omit --threads"),
+    ],
+)
+def test_wrong_options_are_refused(network, here, options, said):
+    words, saved = network
+    code, out, err = here("test", *words, "--load", saved, *options)
+    assert code == 2
+    assert said in out + err
+
+
+def test_what_is_no_onnx_file_is_refused_in_one_sentence(network, here, tmp_path):
+    words, _ = network
+    (tmp_path / "text.onnx").write_text("no model")
+    load = ("--load", tmp_path / "text.onnx", "--runtime", "onnxruntime")
+    place = ("--project-dir", tmp_path / "runs", "--project", "q")
+    code, out, err = here("test", *words, *load, *place)
+    assert code in (1, 2)
+    assert "onnxruntime cannot run" in out + err
+    assert "Traceback" not in out + err
