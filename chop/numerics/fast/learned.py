@@ -18,6 +18,7 @@ from torch import Tensor
 from chop.numerics.compiled import KERNELS
 from chop.numerics.fast import mode
 from chop.numerics.fast.cpu import THREAD
+from chop.numerics.integer import Overflow, Rounding
 from chop.numerics.scratch import is_plain
 
 LN2 = math.log(2)
@@ -25,12 +26,17 @@ LN2 = math.log(2)
 
 @dataclass(frozen=True)
 class LearnedRule:
-    """How to round; without a `range` no value is beyond it."""
+    """How to round; if it is `unlimited`, no value is beyond the range."""
 
     signed: bool
-    rounding: str
-    overflow: str
+    rounding: Rounding
+    overflow: Overflow
     unlimited: bool = False
+
+    @property
+    def words(self) -> tuple[bool, Rounding, Overflow]:
+        """All but whether it is unlimited."""
+        return self.signed, self.rounding, self.overflow
 
     @property
     def name(self) -> str:
@@ -103,7 +109,9 @@ def gradients(
     if rule.unlimited and rule.signed and places[0] * places[2] == 1:
         error = x - rounded(x, i, f, places, rule)
         return grad, torch.zeros_like(i), error.mul_(grad).mul_(LN2).view(f.shape).to(f.dtype)
-    source, grad, result = x.contiguous(), grad.contiguous(), torch.empty(x.shape)
+    follows = rule.unlimited and rule.signed  # the gradient for x is that of the result
+    source, grad = x.contiguous(), grad.contiguous()
+    result = grad if follows else torch.empty(x.shape)
     bits = [t.detach().float().contiguous() for t in (i, f)]
     parts = max(1, min(_threads(x), places[0]))
     sums = torch.zeros(parts, 2, places[1], dtype=torch.float64)
