@@ -116,10 +116,19 @@ def test_a_row_with_gradients_that_are_not_finite_keeps_its_values_and_moments()
     values, grad = torch.ones(2, 3), torch.ones(2, 3)
     grad[1, 0] = float("inf")
     adam = RowAdam(values)
-    adam(values, grad, torch.tensor(0.1), torch.ones(2, 3))
+    adam(values, grad, torch.tensor(0.1), torch.ones(2, 3, dtype=torch.bool))
     assert torch.equal(values[1], torch.ones(3))
     assert not adam.first[1].any()
     assert torch.allclose(values[0], torch.full((3,), 0.9))
+
+
+def test_last_columns_that_do_not_move_keep_their_values_and_moments():
+    values, grad = torch.ones(2, 3), torch.ones(2, 3)
+    adam = RowAdam(values)
+    adam(values, grad, torch.tensor(0.1), torch.tensor([[False, True], [True, False]]))
+    moved = torch.tensor([[True, False, True], [True, True, False]])
+    for tensor, start in ((values, 1.0), (adam.first, 0.0), (adam.second, 0.0)):
+        assert torch.equal(tensor != start, moved)
 
 
 def test_rows_are_updated_as_adam_does():
@@ -129,7 +138,7 @@ def test_rows_are_updated_as_adam_does():
     adam, reference = RowAdam(values), torch.optim.Adam([theirs], lr=0.01)
     for _ in range(20):
         grad = torch.randn(2, 5)
-        adam(values, grad, torch.tensor(0.01), torch.ones(2, 5))
+        adam(values, grad, torch.tensor(0.01), torch.ones(2, 2, dtype=torch.bool))
         theirs.grad = grad
         reference.step()
     assert torch.allclose(values, theirs, atol=1e-6)
