@@ -7,7 +7,6 @@ A number has a sign, `integer_bits` i and `frac_bits` f: its step is 2^-f, its l
 from __future__ import annotations
 
 import abc
-import math
 from typing import Any, Literal
 
 import torch
@@ -16,11 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from chop.numerics.exponents import LAYOUTS, exp2
 from chop.numerics.fast import learned as fast
-from chop.numerics.fast.learned import LearnedRule, Places
+from chop.numerics.fast.rules import LN2, LearnedRule, Places
 from chop.numerics.integer import Overflow, Rounding
 
 Cost = Literal["ebops", "lut", "bitops", "model_size"]
-LN2 = math.log(2)
 ENOUGH = 64  # bits of a number whose range follows from its values
 
 
@@ -259,16 +257,14 @@ class _FusedNetworks(torch.autograd.Function):
     ) -> Tensor:
         ctx.rule, ctx.places = rule, places
         ctx.save_for_backward(x, integer_bits, frac_bits)
-        each = zip(x, integer_bits, frac_bits, strict=True)
-        return torch.stack([fast.rounded(*one, places, rule) for one in each])
+        return fast.rounded_networks(x, integer_bits, frac_bits, places, rule)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, *bits = ctx.saved_tensors
-        each = zip(x, grads[0], *bits, strict=True)
-        found = [fast.gradients(*one, ctx.places, ctx.rule) for one in each]
-        return (*(torch.stack(parts) for parts in zip(*found, strict=True)), None, None)
+        found = fast.gradients_of_networks(x, grads[0], *bits, ctx.places, ctx.rule)
+        return (*found, None, None)
 
 
 def _summed(grad: Tensor, like: Tensor) -> Tensor:

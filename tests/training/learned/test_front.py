@@ -9,13 +9,19 @@ from torch import nn
 
 from chop.dataset import TensorSplit
 from chop.numerics.learned import LearnsBits
+from chop.training.devices import Place
+from chop.training.feed import Feed
 from chop.training.learned import FrontOptions, train_front
 from chop.training.learned import front as fronts
 from chop.training.learned.archive import Archive, LearnedDesign, spread
 from chop.training.learned.batches import MemberBatches
 from chop.training.learned.health import Health
+from chop.training.learned.members import Members
+from chop.training.learned.phase import TrainingPhase
+from chop.training.learned.prices import prices_of
 from chop.training.learned.updates import RowAdam
 from chop.training.scores import Score
+from chop.training.tasks import CLASSIFICATION
 
 
 def test_a_population_gives_a_front_in_which_a_higher_cost_is_a_better_score(front):
@@ -314,3 +320,54 @@ def test_spread_designs_have_both_ends():
     assert [d.cost for d in chosen] == [1, 8, 64, 512]
     assert spread(designs, 20) == designs
     assert spread(designs, 1) == [designs[-1]]
+
+
+def phase_of(network, splits, options):
+    """Return a phase of training on a CPU."""
+    place, chosen = Place(torch.device("cpu")), options(way="ramp", steps=20)
+    members = Members([network], chosen.weights, place.device)
+    batches = MemberBatches(Feed(splits[0], 64, place), 1, 0, None)
+    prices = prices_of(chosen, place.device)
+    how = {"steps": 20, "prices": prices, "rate": 1e-2}
+    return TrainingPhase(members, batches, chosen, CLASSIFICATION, **how)
+
+
+def test_steps_that_cannot_be_captured_are_taken_one_by_one(network, splits, options):
+    captured, eager = (phase_of(network, splits, options) for _ in range(2))
+    calls = []
+
+    def capture():
+        calls.append(captured.step)
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    captured._work = captured._captured(capture)
+    for phase in (captured, eager):
+        for _ in range(3):
+            phase.take()
+    assert calls == [0]
+    assert torch.equal(captured.members.values, eager.members.values)
+
+
+def test_other_errors_of_a_captured_step_are_raised(network, splits, options):
+    phase = phase_of(network, splits, options)
+
+    def capture():
+        raise RuntimeError("shapes do not match")
+
+    phase._work = phase._captured(capture)
+    with pytest.raises(RuntimeError, match="shapes"):
+        phase.take()
+
+
+def test_one_network_is_trained_without_vmap_as_in_a_population(network, splits):
+    x = splits[0].x[:50]
+    one, two = (Members([network] * n, {"ebops": 1.0}, torch.device("cpu")) for n in (1, 2))
+    for shared in (True, False):
+        given = [x if shared else torch.stack([x] * n) for n in (1, 2)]
+        (y, cost), (both, costs) = (
+            m.forward(g, shared=shared) for m, g in zip((one, two), given, strict=True)
+        )
+        assert torch.allclose(both, y.expand(2, -1, -1), atol=1e-5)
+        assert torch.equal(costs, cost.expand(2))
+    assert torch.allclose(one.buffers["0.mean"], two.buffers["0.mean"][:1], atol=1e-6)
+    assert one.buffers["0.mean"].any()
