@@ -249,7 +249,11 @@ def test_many_networks_have_the_bits_and_gradients_of_each_alone(kernels, overfl
         for together in (True, False):
             tensors = [t.clone().requires_grad_() for t in (x, *bits)]
             each = zip(*tensors, strict=True)
-            y = torch.vmap(rounded)(*tensors) if together else torch.stack([rounded(*t) for t in each])
+            y = (
+                torch.vmap(rounded)(*tensors)
+                if together
+                else torch.stack([rounded(*t) for t in each])
+            )
             y.backward(grad)
             results.append([y.detach(), *(t.grad for t in tensors if t.grad is not None)])
         assert all(map(torch.equal, results[0][:2], results[1][:2]))

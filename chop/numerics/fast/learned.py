@@ -19,6 +19,7 @@ from chop.numerics.fast.cpu import THREAD
 from chop.numerics.fast.rules import LN2, LearnedRule, Places
 from chop.numerics.scratch import is_plain
 
+
 @functools.lru_cache(maxsize=2**12)
 def places_of(shape: Sequence[int], bits: Sequence[int]) -> Places | None:
     """Return how bits lie in a tensor; None if their dimensions are not next to each other.
@@ -70,9 +71,7 @@ def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) 
     return result
 
 
-def rounded_networks(
-    x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule
-) -> Tensor:
+def rounded_networks(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) -> Tensor:
     """Return the same for several networks, which are the first dimension of all tensors."""
     if x.is_cuda:
         return learned_cuda.rounded(x, i, f, places, rule)
