@@ -283,6 +283,7 @@ def test_regression_is_trained_as_well(network, splits, options):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"cost": {}}, "empty sum"),
         ({"cost": "luts"}, "did you mean 'lut'"),
         ({"cost": {"lut": 1.0, "ebop": 1.0}}, "did you mean 'ebops'"),
         ({"way": "target"}, "target is missing"),
@@ -371,3 +372,23 @@ def test_one_network_is_trained_without_vmap_as_in_a_population(network, splits)
         assert torch.equal(costs, cost.expand(2))
     assert torch.allclose(one.buffers["0.mean"], two.buffers["0.mean"][:1], atol=1e-6)
     assert one.buffers["0.mean"].any()
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [(nn.Linear(8, 7), r"\[7\] and the network \[4\]"), (nn.Linear(5, 4), "cannot process")],
+)
+def test_a_teacher_for_another_task_is_refused(network, splits, options, teacher, message):
+    with pytest.raises(ValueError, match=message):
+        train_front(network, splits, options(distill=0.5), teacher=teacher)
+
+
+def test_data_that_are_not_a_pair_of_splits_are_refused(network, splits, options):
+    with pytest.raises(TypeError, match="pair of a training and a validation split"):
+        train_front(network, splits[0], options())
+
+
+def test_data_of_nan_are_named_as_the_reason(network, splits, options):
+    train = TensorSplit(splits[0].x * float("nan"), splits[0].y)
+    with pytest.raises(ValueError, match="NaN or infinite numbers in the data"):
+        train_front(network, (train, splits[1]), options(steps=3, checkpoints=1))
