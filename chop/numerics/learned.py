@@ -169,14 +169,15 @@ class _LearnedFixed(torch.autograd.Function):
         rule: LearnedRule,
     ) -> tuple[Tensor, int]:
         """Round the numbers of all networks at once, by a kernel where there is one."""
-        tensors = zip((x, integer_bits, frac_bits), in_dims, strict=False)
-        x, *bits = (_of_networks(t, dim, info.batch_size) for t, dim in tensors)
-        whole = [_below_networks(t, x.dim()) for t in bits]
-        if fast.kernel_places(x, *whole) is None:
-            places = fast.kernel_places(x[0], bits[0][0], bits[1][0]) if info.batch_size else None
+        tensors = zip((x, integer_bits, frac_bits), in_dims[:3], strict=True)
+        x, i, f = (_of_networks(t, dim, info.batch_size) for t, dim in tensors)
+        below = [_below_networks(bits, x.dim()) for bits in (i, f)]
+        if fast.kernel_places(x, below[0], below[1]) is None and len(x):
+            places = fast.kernel_places(x[0], i[0], f[0])
             if places is not None:
-                return _FusedNetworks.apply(x, *bits, rule, places), 0  # type: ignore[return-value]
-        return _by_kernel_or_torch(x, *whole, rule), 0
+                fused: Tensor = _FusedNetworks.apply(x, i, f, rule, places)
+                return fused, 0
+        return _by_kernel_or_torch(x, below[0], below[1], rule), 0
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -262,8 +263,8 @@ class _FusedNetworks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        x, *bits = ctx.saved_tensors
-        found = fast.gradients_of_networks(x, grads[0], *bits, ctx.places, ctx.rule)
+        x, i, f = ctx.saved_tensors
+        found = fast.gradients_of_networks(x, grads[0], i, f, ctx.places, ctx.rule)
         return (*found, None, None)
 
 

@@ -48,7 +48,7 @@ class RowAdam:
         self.skipped += ~finite
         tensors = (values, self.first, self.second)
         last = [tensor[:, values.shape[1] - moving.shape[1] :] for tensor in tensors]
-        kept = [_Kept(tensors, finite), _Kept(last, moving)]
+        kept = [_Unmoved(tensors, finite), _Unmoved(last, moving)]
         self._update(values, grad, rate)
         for each in kept:
             each.restore()
@@ -62,7 +62,7 @@ class RowAdam:
         values.addcmul_(torch.div(self.first, size, out=size), (-rate / whole).to(grad.dtype))
 
 
-class _Kept:
+class _Unmoved:
     """Numbers that an update must leave alone; on a CPU nothing is copied if there are none."""
 
     def __init__(self, tensors: Sequence[Tensor], changes: Tensor) -> None:

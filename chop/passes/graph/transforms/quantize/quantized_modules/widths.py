@@ -367,12 +367,13 @@ class LearnsWidths(LearnsBits):
         full = weight.reshape(*[1] * (len(shape) - weight.dim()), *weight.shape)
         shared = full.shape[axis] == 1  # by all outputs
         if is_linear(layer):
-            inputs = shape[1 - axis]
-            return (full.sum(axis) * (shape[axis] if shared else 1)).expand(inputs)
+            by_input: Tensor = full.sum(axis) * (shape[axis] if shared else 1)
+            return by_input.expand(shape[1 - axis])
         groups, rest = layer.groups, tuple(shape[1:])
-        if shared:
-            return (full * (shape[0] // groups)).expand(groups, *rest)
-        return full.reshape(groups, -1, *full.shape[1:]).sum(1).expand(groups, *rest)
+        by_group: Tensor = full * (shape[0] // groups)
+        if not shared:
+            by_group = full.reshape(groups, -1, *full.shape[1:]).sum(1)
+        return by_group.expand(groups, *rest)
 
     def _all_products(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return the same if inputs on the padding have the mean of their channel."""
