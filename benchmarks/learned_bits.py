@@ -1,6 +1,6 @@
 """What a training step costs when bit widths are learned, as a ratio to fixed widths.
 
-python benchmarks/learned_bits.py                      # jsc-s and vgg7, one process, medians of CPU time
+python benchmarks/learned_bits.py               # jsc-s and vgg7, medians of CPU time
 python benchmarks/learned_bits.py --networks jsc-s --threads 1
 python benchmarks/learned_bits.py --device cuda
 
