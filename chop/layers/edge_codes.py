@@ -20,7 +20,7 @@ from torch import Tensor
 from chop.layers import edge_rows
 from chop.layers.edge_functions import EdgeFunction
 from chop.layers.edge_sums import EPSILON, EdgeNumbers, Sums, normalized, rounded
-from chop.numerics.learned import LN2
+from chop.numerics.fast.rules import LN2
 
 MOST_INDEX_BITS = 12  # of the finest grid of an input; beyond, every sample is computed
 

@@ -7,7 +7,6 @@ A number has a sign, `integer_bits` i and `frac_bits` f: its step is 2^-f, its l
 from __future__ import annotations
 
 import abc
-import math
 from typing import Any, Literal
 
 import torch
@@ -16,11 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from chop.numerics.exponents import LAYOUTS, exp2
 from chop.numerics.fast import learned as fast
-from chop.numerics.fast.learned import LearnedRule, Places
+from chop.numerics.fast.rules import LN2, LearnedRule, Places
 from chop.numerics.integer import Overflow, Rounding
 
 Cost = Literal["ebops", "lut", "bitops", "model_size"]
-LN2 = math.log(2)
 ENOUGH = 64  # bits of a number whose range follows from its values
 
 
@@ -48,11 +46,17 @@ def learned_fixed(
     """
     rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
     bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
-    places = fast.kernel_places(x, bits, frac_bits)
+    return _by_kernel_or_torch(x, bits, frac_bits, rule)
+
+
+def _by_kernel_or_torch(
+    x: Tensor, integer_bits: Tensor, frac_bits: Tensor, rule: LearnedRule
+) -> Tensor:
+    places = fast.kernel_places(x, integer_bits, frac_bits)
     if places is not None and not torch.jit.is_tracing():  # type: ignore[attr-defined]
-        fused: Tensor = _FusedFixed.apply(x, bits, frac_bits, rule, places)
+        fused: Tensor = _FusedFixed.apply(x, integer_bits, frac_bits, rule, places)
         return fused
-    result: Tensor = _LearnedFixed.apply(x, bits, frac_bits, signed, rounding, overflow)
+    result: Tensor = _LearnedFixed.apply(x, integer_bits, frac_bits, rule)
     return result
 
 
@@ -143,23 +147,37 @@ def rounded_steps(x: Tensor, frac_bits: Tensor, rounding: Rounding) -> Tensor:
 
 
 class _LearnedFixed(torch.autograd.Function):
-    generate_vmap_rule = True
+    """The reference, by plain operations."""
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        integer_bits: Tensor,
-        frac_bits: Tensor,
-        signed: bool,
-        rounding: Rounding,
-        overflow: Overflow,
-    ) -> Tensor:
-        return rounded_fixed(x, integer_bits, frac_bits, signed, rounding, overflow)
+    def forward(x: Tensor, integer_bits: Tensor, frac_bits: Tensor, rule: LearnedRule) -> Tensor:
+        return rounded_fixed(x, integer_bits, frac_bits, *rule.words)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, integer_bits, frac_bits, ctx.signed, _, ctx.overflow = inputs
+        x, integer_bits, frac_bits, rule = inputs
+        ctx.signed, ctx.overflow = rule.signed, rule.overflow
         ctx.save_for_backward(x, integer_bits, frac_bits, output)
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        x: Tensor,
+        integer_bits: Tensor,
+        frac_bits: Tensor,
+        rule: LearnedRule,
+    ) -> tuple[Tensor, int]:
+        """Round the numbers of all networks at once, by a kernel where there is one."""
+        tensors = zip((x, integer_bits, frac_bits), in_dims[:3], strict=True)
+        x, i, f = (_of_networks(t, dim, info.batch_size) for t, dim in tensors)
+        below = [_below_networks(bits, x.dim()) for bits in (i, f)]
+        if fast.kernel_places(x, below[0], below[1]) is None and len(x):
+            places = fast.kernel_places(x[0], i[0], f[0])
+            if places is not None:
+                fused: Tensor = _FusedNetworks.apply(x, i, f, rule, places)
+                return fused, 0
+        return _by_kernel_or_torch(x, below[0], below[1], rule), 0
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -188,8 +206,18 @@ class _LearnedFixed(torch.autograd.Function):
             _summed(for_x, x),
             _summed(for_i, integer_bits),
             _summed(for_f, frac_bits),
-            *(None, None, None),
+            None,
         )
+
+
+def _of_networks(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """Return a tensor under vmap with the networks as its first dimension."""
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _below_networks(bits: Tensor, rank: int) -> Tensor:
+    """Return the bits of several networks so that those of each broadcast to its numbers."""
+    return bits.reshape(len(bits), *[1] * (rank - bits.dim()), *bits.shape[1:])
 
 
 class _FusedFixed(torch.autograd.Function):
@@ -213,6 +241,30 @@ class _FusedFixed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, integer_bits, frac_bits = ctx.saved_tensors
         found = fast.gradients(x, grads[0], integer_bits, frac_bits, ctx.places, ctx.rule)
+        return (*found, None, None)
+
+
+class _FusedNetworks(torch.autograd.Function):
+    """The same for several networks, whose numbers and bits lie one after the other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        integer_bits: Tensor,
+        frac_bits: Tensor,
+        rule: LearnedRule,
+        places: Places,
+    ) -> Tensor:
+        ctx.rule, ctx.places = rule, places
+        ctx.save_for_backward(x, integer_bits, frac_bits)
+        return fast.rounded_networks(x, integer_bits, frac_bits, places, rule)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        x, i, f = ctx.saved_tensors
+        found = fast.gradients_of_networks(x, grads[0], i, f, ctx.places, ctx.rule)
         return (*found, None, None)
 
 

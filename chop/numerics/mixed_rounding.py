@@ -9,10 +9,12 @@ from torch import Tensor
 
 from chop.numerics.affine_rounding import in_float32
 from chop.numerics.exponents import floor_log2
-from chop.numerics.learned import fixed, learned_fixed, rounded_steps
+from chop.numerics.learned import fixed, learned_fixed
 from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.scratch import is_plain
 from chop.numerics.straight_through import straight_through
+
+MOST_BITS = 63  # without a sign
 
 
 class MixedRounding:
@@ -101,10 +103,16 @@ def integer_bits_for(x: Tensor, frac_bits: Tensor, fmt: MixedInteger) -> Tensor:
     """
     values = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
     f = frac_bits.detach().round()
-    ends = [_over_groups(torch.amax, values, f), _over_groups(torch.amin, values, f)]
-    high, low = (rounded_steps(end, f, fmt.rounding) for end in ends)
-    magnitude = torch.maximum(high, -low) if fmt.signed else high
-    bits = (floor_log2(magnitude.clamp(max=2.0**62)) + 1).clamp(min=0)
+
+    def rounded(ends: Tensor) -> Tensor:
+        return fixed(ends, None, f, fmt.signed, fmt.rounding, "saturate")
+
+    if values.shape == f.shape:  # each number has its own
+        magnitude = rounded(values).abs()
+    else:
+        high, low = (_over_groups(reduce, values, f) for reduce in (torch.amax, torch.amin))
+        magnitude = torch.maximum(rounded(high), -rounded(low))
+    bits = (floor_log2(magnitude) + 1 + f).clamp(0, MOST_BITS)
     return bits.to(f.dtype) - f
 
 

@@ -1,5 +1,6 @@
 """Circuits of tables on edges: equal to the integer graph, and what they cost."""
 
+import dataclasses
 import importlib.util
 
 import numpy as np
@@ -107,6 +108,13 @@ def test_a_layer_without_edges_costs_no_logic():
     model = network(3, 2)
     model[0].in_frac_bits.data.fill_(-9)
     assert estimate(integers_of(model, 3), fidelity="formula").lut == 0
+
+
+def test_the_bias_of_an_output_without_edges_is_a_constant_and_no_adder():
+    x = codes_of([-2, -2], [1, 1])
+    op = op_of([[0, 1, 2, 3], [0, 4, 8, 12]]).fitted(x)
+    wider = dataclasses.replace(op, bias=torch.cat([op.bias, torch.tensor([-100, 100])]))
+    assert edge_facts(wider, x) == edge_facts(op, x)
 
 
 def test_streaming_circuits_refuse_tables_on_edges_in_one_sentence():

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from chop.numerics.compiled import KERNELS
-from chop.numerics.fast.learned import places_of
+from chop.numerics.fast.learned import LearnedRule, places_of
 from chop.numerics.fused import fused_mode, set_fused
 from chop.numerics.integer import Integer
 from chop.numerics.learned import (
@@ -225,13 +225,49 @@ def _same_gradients(x, i, used, f, rule):
             y = learned_fixed(tensors[0], own, tensors[2], **keys)
             assert type(y.grad_fn).__name__ == "_FusedFixedBackward"
         else:
-            y = _LearnedFixed.apply(*tensors, *rule)
+            y = _LearnedFixed.apply(*tensors, LearnedRule(*rule))
         y.backward(grad)
         results.append((y.detach(), *(t.grad for t in tensors if t.grad is not None)))
     assert all(map(torch.equal, results[0][:2], results[1][:2]))
     # sums of many terms are in another order
     for got, wanted in zip(results[0][2:], results[1][-len(results[0][2:]) :], strict=True):
         assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("overflow", OVERFLOWS)
+def test_many_networks_have_the_bits_and_gradients_of_each_alone(kernels, overflow, limited):
+    torch.manual_seed(0)
+    for shape, of_bits in SHAPES:
+        x, grad = torch.randn(3, *shape) * 4, torch.randn(3, *shape)
+        bits = [torch.randn(3, *of_bits) * 2 + 1 for _ in range(2)]
+
+        def rounded(x, i, f):
+            return learned_fixed(x, i if limited else None, f, overflow=overflow)
+
+        results = []
+        for together in (True, False):
+            tensors = [t.clone().requires_grad_() for t in (x, *bits)]
+            each = zip(*tensors, strict=True)
+            y = (
+                torch.vmap(rounded)(*tensors)
+                if together
+                else torch.stack([rounded(*t) for t in each])
+            )
+            y.backward(grad)
+            results.append([y.detach(), *(t.grad for t in tensors if t.grad is not None)])
+        assert all(map(torch.equal, results[0][:2], results[1][:2]))
+        for got, wanted in zip(*(result[2:] for result in results), strict=True):
+            assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-4)  # another order of sums
+
+
+def test_networks_that_share_their_numbers_are_rounded_each_with_its_bits(kernels):
+    x, f = torch.randn(50, 4), torch.randn(3, 4) + 2
+    i = torch.full((4,), 2.0)
+    found = torch.vmap(learned_fixed, in_dims=(None, None, 0))(x, i, f)
+    assert torch.equal(found, torch.stack([learned_fixed(x, i, each) for each in f]))
+    moved = torch.vmap(learned_fixed, in_dims=(2, None, 1))(torch.stack([x] * 3, 2), i, f.T)
+    assert torch.equal(moved, found)
 
 
 def test_tensors_that_a_kernel_cannot_take_are_rounded_as_well(kernels):

@@ -39,7 +39,9 @@ def edge_facts(op: EdgeTables, x: Codes) -> EdgeFacts:
     terms: list[list[tuple[int, int]]] = [[] for _ in op.bias]
     for output, place in zip(op.writes.tolist(), places, strict=True):
         terms[output].append(place)
-    of_bias = sum(bits_for(-abs(b), abs(b)) for b in op.bias.tolist() if b)
+    # an output without edges is a constant, which nothing is added to
+    biases = (b for b, row in zip(op.bias.tolist(), terms, strict=True) if b and row)
+    of_bias = sum(bits_for(-abs(b), abs(b)) for b in biases)
     depth = math.ceil(math.log2(max(1, *(len(row) for row in terms))))
     table_depth = max(1, max(bits) - LUT_INPUTS)
     return EdgeFacts(luts, sum(map(_added, terms)) + of_bias, depth, table_depth)

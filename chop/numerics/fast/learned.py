@@ -6,49 +6,18 @@ channel, or one per element, of a batch or of a parameter.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from chop.numerics.compiled import KERNELS
-from chop.numerics.fast import mode
+from chop.numerics.fast import cuda, learned_cuda, mode
 from chop.numerics.fast.cpu import THREAD
+from chop.numerics.fast.rules import LN2, LearnedRule, Places
 from chop.numerics.scratch import is_plain
-
-LN2 = math.log(2)
-
-
-@dataclass(frozen=True)
-class LearnedRule:
-    """How to round; without a `range` no value is beyond it."""
-
-    signed: bool
-    rounding: str
-    overflow: str
-    unlimited: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name of the kernel."""
-        return f"learned_{self.rounding}" + ("_wrap" if self.overflow == "wrap" else "")
-
-    @functools.cached_property
-    def arguments(self) -> tuple[float, ...]:
-        """The arguments of the kernel."""
-        flags = (self.signed, self.overflow == "symmetric", self.unlimited)
-        return tuple(map(float, flags))
-
-    @functools.cached_property
-    def packed(self) -> ctypes.Array[ctypes.c_float]:
-        return (ctypes.c_float * 3)(*self.arguments)
-
-
-Places = tuple[int, int, int]  # outer, channels, inner
 
 
 @functools.lru_cache(maxsize=2**12)
@@ -75,11 +44,15 @@ def kernel_places(x: Tensor, integer_bits: Tensor, frac_bits: Tensor) -> Places 
         return None
     if integer_bits.shape != frac_bits.shape or not all(map(is_plain, tensors)):
         return None
-    if len({t.device for t in tensors}) > 1 or x.device.type != "cpu":
-        return None
-    if not KERNELS.ready(x.numel(), wait=mode.current == "on"):
+    if len({t.device for t in tensors}) > 1 or not _has_kernels(x):
         return None
     return places_of(tuple(x.shape), tuple(frac_bits.shape))
+
+
+def _has_kernels(x: Tensor) -> bool:
+    if x.device.type == "cpu":
+        return KERNELS.ready(x.numel(), wait=mode.current == "on")
+    return cuda.runs_kernels(x) and learned_cuda.works(x.device)
 
 
 def _threads(x: Tensor) -> int:
@@ -88,6 +61,8 @@ def _threads(x: Tensor) -> int:
 
 def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) -> Tensor:
     """Return the values of `rounded_fixed`, bit for bit."""
+    if x.is_cuda:
+        return learned_cuda.rounded(x, i, f, places, rule)
     source, result = x.detach().contiguous(), torch.empty(x.shape)
     bits = [t.detach().float().contiguous() for t in (i, f)]
     kernel = KERNELS.rule(rule.name, "learned")
@@ -96,14 +71,36 @@ def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) 
     return result
 
 
+def rounded_networks(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) -> Tensor:
+    """Return the same for several networks, which are the first dimension of all tensors."""
+    if x.is_cuda:
+        return learned_cuda.rounded(x, i, f, places, rule)
+    return torch.stack([rounded(*one, places, rule) for one in zip(x, i, f, strict=True)])
+
+
+def gradients_of_networks(
+    x: Tensor, grad: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of several networks."""
+    if x.is_cuda:
+        return learned_cuda.gradients(x, grad, i, f, places, rule)
+    each = zip(x, grad, i, f, strict=True)
+    for_x, for_i, for_f = zip(*(gradients(*one, places, rule) for one in each), strict=True)
+    return torch.stack(for_x), torch.stack(for_i), torch.stack(for_f)
+
+
 def gradients(
     x: Tensor, grad: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients for the values and for both numbers of bits."""
+    if x.is_cuda:
+        return learned_cuda.gradients(x, grad, i, f, places, rule)
     if rule.unlimited and rule.signed and places[0] * places[2] == 1:
         error = x - rounded(x, i, f, places, rule)
         return grad, torch.zeros_like(i), error.mul_(grad).mul_(LN2).view(f.shape).to(f.dtype)
-    source, grad, result = x.contiguous(), grad.contiguous(), torch.empty(x.shape)
+    follows = rule.unlimited and rule.signed  # the gradient for x is that of the result
+    source, grad = x.contiguous(), grad.contiguous()
+    result = grad if follows else torch.empty(x.shape)
     bits = [t.detach().float().contiguous() for t in (i, f)]
     parts = max(1, min(_threads(x), places[0]))
     sums = torch.zeros(parts, 2, places[1], dtype=torch.float64)

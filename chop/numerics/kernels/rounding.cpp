@@ -546,6 +546,7 @@ struct unlimited {
                                       : whole_below(scaled, x, step);
         return clamp(whole, low, HIGH) * step;
     }
+    double error(const float* x, const float* grad, int64_t count) const;
 };
 
 template <typename Rule>
@@ -584,6 +585,40 @@ void learned_row(const Rule& rule, const float* x, const float* grad, float* for
         sums[0][0] += a, sums[1][0] += b;
     }
     for (int lane = 0; lane < LANES; lane++) for_i += sums[0][lane], for_f += sums[1][lane];
+}
+
+// Returns the sum of gradients times what rounding lost.
+template <int ROUNDING>
+double unlimited<ROUNDING>::error(const float* x, const float* grad, int64_t count) const {
+    double sums[LANES] = {};
+    int64_t k = 0;
+    for (; k + LANES <= count; k += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            sums[lane] += grad[k + lane] * (x[k + lane] - (*this)(x[k + lane]));
+    for (; k < count; k++) sums[0] += grad[k] * (x[k] - (*this)(x[k]));
+    double total = 0;
+    for (int lane = 0; lane < LANES; lane++) total += sums[lane];
+    return total;
+}
+
+// The gradients of fraction bits if no value is beyond the range; those of values are given ones.
+template <int ROUNDING>
+void unlimited_gradients(const float* x, const float* grad, const float* f, double* for_bits,
+                         Channels at, const float* p, int parts) {
+    std::vector<unlimited<ROUNDING>> rules;
+    for (int64_t c = 0; c < at.channels; c++) rules.emplace_back(0.0f, f[c], p);
+    const unlimited<ROUNDING>* each = rules.data();
+    in_threads(parts, parts, [=](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; part++) {
+            double* for_f = for_bits + (2 * part + 1) * at.channels;
+            int64_t last = (part + 1) * at.outer / parts;
+            for (int64_t row = part * at.outer / parts; row < last; row++)
+                for (int64_t c = 0; c < at.channels; c++) {
+                    int64_t place = (row * at.channels + c) * at.inner;
+                    for_f[c] += each[c].error(x + place, grad + place, at.inner);
+                }
+        }
+    });
 }
 
 // Each part of the outer dimension has sums of its own, which are added in order: the same number
@@ -632,8 +667,12 @@ void learned_gradients(const float* x, const float* grad, float* for_x, const fl
                                      const float* i, const float* f, double* for_bits,             \
                                      int64_t outer, int64_t channels, int64_t inner,               \
                                      const float* p, int parts) {                                  \
-        learned_gradients<learned<ROUNDING, WRAPS>>(x, grad, for_x, i, f, for_bits,                \
-                                                    {outer, channels, inner}, p, parts);           \
+        Channels at{outer, channels, inner};                                                       \
+        if (p[0] != 0 && p[2] != 0)                                                                \
+            unlimited_gradients<ROUNDING>(x, grad, f, for_bits, at, p, parts);                     \
+        else                                                                                       \
+            learned_gradients<learned<ROUNDING, WRAPS>>(x, grad, for_x, i, f, for_bits, at, p,     \
+                                                        parts);                                    \
     }
 
 #define ELEMENTS(RULE)                                                                             \

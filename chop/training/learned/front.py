@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from chop.checkpoints import fill
+from chop.dataset.data_module import MaseDataModule
 from chop.devices import parse_accelerator
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.training.check import check_fit
@@ -31,6 +32,7 @@ from chop.training.learned.options import FrontOptions
 from chop.training.learned.phase import TrainingPhase
 from chop.training.learned.prices import prices_of
 from chop.training.learned.snapshots import Snapshots
+from chop.training.learned.teacher import check_teacher
 from chop.training.scores import Score
 from chop.training.tasks import TrainingTask, task_named
 
@@ -177,6 +179,8 @@ class _Run:
         )
         self.teacher = teacher.to(self.place.device).eval() if options.distill and teacher else None
         check_fit(copy.deepcopy(self.model).to(self.place.device), self.feed, task, learning=False)
+        if self.teacher is not None:
+            check_teacher(self.teacher, self.model, self.scored)
         self.steps = options.num_steps(self.feed.samples, size)
         self.archive = Archive(task.main, task.metrics[task.main])
         self.health = Health(options.num_members)
@@ -225,12 +229,20 @@ class _Run:
         if self.options.retrain:
             self.archive.replace([*chosen, *self.retrained])
         if not self.archive.designs:
-            raise ValueError(
-                "no network became better than a constant guess; lower `price`, train for more "
-                "steps, or use another learning_rate"
-            )
+            raise ValueError(self._nothing_learned())
         return LearnedFront(
             self._chosen(), self._report(), self.options.cost_name, self.task.main, self.source
+        )
+
+    def _nothing_learned(self) -> str:
+        if self.skipped and min(self.skipped) >= self.steps:
+            return (
+                "no step had finite gradients; look for NaN or infinite numbers in the data and in "
+                "the weights, or lower learning_rate"
+            )
+        return (
+            "no network became better than a constant guess; lower `price`, train for more steps, "
+            "or use another learning_rate"
         )
 
     # --- phases
@@ -424,8 +436,13 @@ class _Run:
 
 def _splits(data: Any, options: FrontOptions) -> tuple[Any, Any, int]:
     """Return the training split, the validation split and the batch size."""
-    if isinstance(data, tuple):
+    if isinstance(data, tuple) and len(data) == 2:
         (train, validation), usual = data, 1024
+    elif not isinstance(data, MaseDataModule):
+        raise TypeError(
+            f"a front is trained on a data module, or on a pair of a training and a validation "
+            f"split, not on {type(data).__name__}"
+        )
     else:
         if data.train_dataset is None:
             data.prepare_data()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from chop.dataset.nested import Inputs
+from chop.dataset.nested import Inputs, map_tensors
 from chop.numerics.learned import LearnsBits
 from chop.training.outputs import Predictor
 from chop.training.scores import Score
@@ -113,6 +113,11 @@ class Members:
         def one(state: State, x: Inputs) -> Any:
             return functional_call(self.skeleton, state, (x,))
 
+        if self.count == 1:  # without vmap, whose operations cost more
+            state = {name: tensor[0] for name, tensor in self._state().items()}
+            x = inputs if shared else map_tensors(lambda tensor: tensor[0], inputs)
+            prediction, cost = one(state, x)
+            return prediction.unsqueeze(0), cost.unsqueeze(0)
         stacked: Any = vmap(one, in_dims=(0, None if shared else 0), randomness="different")
         predictions, costs = stacked(self._state(), inputs)
         return predictions, costs

@@ -99,6 +99,8 @@ class FrontOptions:
 
     def _problem(self) -> str | None:
         """Return what is wrong with values that have the right types."""
+        if not self.weights:
+            return "cost is an empty sum; add a weight for one of " + ", ".join(COSTS)
         for name in self.weights:
             if name not in COSTS:
                 known = ", ".join(COSTS)

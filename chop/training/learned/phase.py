@@ -47,7 +47,7 @@ class TrainingPhase:
         count, device = members.count, members.device
         self.price = torch.zeros(count, device=device)
         self.rate = torch.zeros((), device=device)
-        self.moving = torch.ones_like(self.adam.first)
+        self.moving = torch.ones_like(members.widths, dtype=torch.bool)
         self.frozen = torch.zeros(count, dtype=torch.bool)
         if prices is None:
             self.freeze(torch.ones(count, dtype=torch.bool))
@@ -96,7 +96,7 @@ class TrainingPhase:
     def freeze(self, which: Tensor) -> None:
         """Let the widths of some networks stay as they are."""
         self.frozen |= which.cpu()
-        self.moving[self.frozen.to(self.moving.device), self.members.num_weights :] = 0
+        self.moving[self.frozen.to(self.moving.device)] = False
 
     def _rate(self) -> float:
         """Return the learning rate; a ramp keeps its rate until the widths are frozen."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -37,18 +39,37 @@ class RowAdam:
 
     @torch.no_grad()
     def __call__(self, values: Tensor, grad: Tensor, rate: Tensor, moving: Tensor) -> None:
-        """Update the rows; `moving` is 1 for each number that may change, else 0.
+        """Update the rows; `moving` tells which numbers of the last columns may change.
 
         A row with a gradient that is not finite keeps its values and moments.
         """
-        finite = grad.isfinite().all(1, keepdim=True)
+        finite = grad.sum(1, keepdim=True).isfinite()  # as no number that is not finite cancels
         self.steps += finite
         self.skipped += ~finite
-        moving = moving * finite
-        grad = torch.where(finite, grad, torch.zeros_like(grad))
-        self.first.add_((grad - self.first) * moving, alpha=1 - BETAS[0])
-        self.second.add_((grad * grad - self.second) * moving, alpha=1 - BETAS[1])
+        tensors = (values, self.first, self.second)
+        last = [tensor[:, values.shape[1] - moving.shape[1] :] for tensor in tensors]
+        kept = [_Unmoved(tensors, finite), _Unmoved(last, moving)]
+        self._update(values, grad, rate)
+        for each in kept:
+            each.restore()
+
+    def _update(self, values: Tensor, grad: Tensor, rate: Tensor) -> None:
+        self.first.lerp_(grad, 1 - BETAS[0])
+        self.second.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
         count = self.steps.clamp(min=1)
         whole, root = 1 - BETAS[0] ** count, (1 - BETAS[1] ** count).sqrt()
-        size = self.second.sqrt() / root.to(grad.dtype) + EPSILON
-        values.sub_(self.first / size * (rate / whole).to(grad.dtype) * moving)
+        size = self.second.sqrt().div_(root.to(grad.dtype)).add_(EPSILON)
+        values.addcmul_(torch.div(self.first, size, out=size), (-rate / whole).to(grad.dtype))
+
+
+class _Unmoved:
+    """Numbers that an update must leave alone; on a CPU nothing is copied if there are none."""
+
+    def __init__(self, tensors: Sequence[Tensor], changes: Tensor) -> None:
+        self.tensors, self.changes = tensors, changes
+        needed = changes.is_cuda or not bool(changes.all())  # a captured step cannot decide
+        self.before = [tensor.clone() for tensor in tensors] if needed else []
+
+    def restore(self) -> None:
+        for tensor, before in zip(self.tensors, self.before, strict=False):
+            tensor.copy_(torch.where(self.changes, tensor, before))

@@ -9,13 +9,19 @@ from torch import nn
 
 from chop.dataset import TensorSplit
 from chop.numerics.learned import LearnsBits
+from chop.training.devices import Place
+from chop.training.feed import Feed
 from chop.training.learned import FrontOptions, train_front
 from chop.training.learned import front as fronts
 from chop.training.learned.archive import Archive, LearnedDesign, spread
 from chop.training.learned.batches import MemberBatches
 from chop.training.learned.health import Health
+from chop.training.learned.members import Members
+from chop.training.learned.phase import TrainingPhase
+from chop.training.learned.prices import prices_of
 from chop.training.learned.updates import RowAdam
 from chop.training.scores import Score
+from chop.training.tasks import CLASSIFICATION
 
 
 def test_a_population_gives_a_front_in_which_a_higher_cost_is_a_better_score(front):
@@ -116,10 +122,19 @@ def test_a_row_with_gradients_that_are_not_finite_keeps_its_values_and_moments()
     values, grad = torch.ones(2, 3), torch.ones(2, 3)
     grad[1, 0] = float("inf")
     adam = RowAdam(values)
-    adam(values, grad, torch.tensor(0.1), torch.ones(2, 3))
+    adam(values, grad, torch.tensor(0.1), torch.ones(2, 3, dtype=torch.bool))
     assert torch.equal(values[1], torch.ones(3))
     assert not adam.first[1].any()
     assert torch.allclose(values[0], torch.full((3,), 0.9))
+
+
+def test_last_columns_that_do_not_move_keep_their_values_and_moments():
+    values, grad = torch.ones(2, 3), torch.ones(2, 3)
+    adam = RowAdam(values)
+    adam(values, grad, torch.tensor(0.1), torch.tensor([[False, True], [True, False]]))
+    moved = torch.tensor([[True, False, True], [True, True, False]])
+    for tensor, start in ((values, 1.0), (adam.first, 0.0), (adam.second, 0.0)):
+        assert torch.equal(tensor != start, moved)
 
 
 def test_rows_are_updated_as_adam_does():
@@ -129,7 +144,7 @@ def test_rows_are_updated_as_adam_does():
     adam, reference = RowAdam(values), torch.optim.Adam([theirs], lr=0.01)
     for _ in range(20):
         grad = torch.randn(2, 5)
-        adam(values, grad, torch.tensor(0.01), torch.ones(2, 5))
+        adam(values, grad, torch.tensor(0.01), torch.ones(2, 2, dtype=torch.bool))
         theirs.grad = grad
         reference.step()
     assert torch.allclose(values, theirs, atol=1e-6)
@@ -268,6 +283,7 @@ def test_regression_is_trained_as_well(network, splits, options):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"cost": {}}, "empty sum"),
         ({"cost": "luts"}, "did you mean 'lut'"),
         ({"cost": {"lut": 1.0, "ebop": 1.0}}, "did you mean 'ebops'"),
         ({"way": "target"}, "target is missing"),
@@ -305,3 +321,74 @@ def test_spread_designs_have_both_ends():
     assert [d.cost for d in chosen] == [1, 8, 64, 512]
     assert spread(designs, 20) == designs
     assert spread(designs, 1) == [designs[-1]]
+
+
+def phase_of(network, splits, options):
+    """Return a phase of training on a CPU."""
+    place, chosen = Place(torch.device("cpu")), options(way="ramp", steps=20)
+    members = Members([network], chosen.weights, place.device)
+    batches = MemberBatches(Feed(splits[0], 64, place), 1, 0, None)
+    prices = prices_of(chosen, place.device)
+    how = {"steps": 20, "prices": prices, "rate": 1e-2}
+    return TrainingPhase(members, batches, chosen, CLASSIFICATION, **how)
+
+
+def test_steps_that_cannot_be_captured_are_taken_one_by_one(network, splits, options):
+    captured, eager = (phase_of(network, splits, options) for _ in range(2))
+    calls = []
+
+    def capture():
+        calls.append(captured.step)
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    captured._work = captured._captured(capture)
+    for phase in (captured, eager):
+        for _ in range(3):
+            phase.take()
+    assert calls == [0]
+    assert torch.equal(captured.members.values, eager.members.values)
+
+
+def test_other_errors_of_a_captured_step_are_raised(network, splits, options):
+    phase = phase_of(network, splits, options)
+
+    def capture():
+        raise RuntimeError("shapes do not match")
+
+    phase._work = phase._captured(capture)
+    with pytest.raises(RuntimeError, match="shapes"):
+        phase.take()
+
+
+def test_one_network_is_trained_without_vmap_as_in_a_population(network, splits):
+    x = splits[0].x[:50]
+    one, two = (Members([network] * n, {"ebops": 1.0}, torch.device("cpu")) for n in (1, 2))
+    for shared in (True, False):
+        given = [x if shared else torch.stack([x] * n) for n in (1, 2)]
+        (y, cost), (both, costs) = (
+            m.forward(g, shared=shared) for m, g in zip((one, two), given, strict=True)
+        )
+        assert torch.allclose(both, y.expand(2, -1, -1), atol=1e-5)
+        assert torch.equal(costs, cost.expand(2))
+    assert torch.allclose(one.buffers["0.mean"], two.buffers["0.mean"][:1], atol=1e-6)
+    assert one.buffers["0.mean"].any()
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [(nn.Linear(8, 7), r"\[7\] and the network \[4\]"), (nn.Linear(5, 4), "cannot process")],
+)
+def test_a_teacher_for_another_task_is_refused(network, splits, options, teacher, message):
+    with pytest.raises(ValueError, match=message):
+        train_front(network, splits, options(distill=0.5), teacher=teacher)
+
+
+def test_data_that_are_not_a_pair_of_splits_are_refused(network, splits, options):
+    with pytest.raises(TypeError, match="pair of a training and a validation split"):
+        train_front(network, splits[0], options())
+
+
+def test_data_of_nan_are_named_as_the_reason(network, splits, options):
+    train = TensorSplit(splits[0].x * float("nan"), splits[0].y)
+    with pytest.raises(ValueError, match="NaN or infinite numbers in the data"):
+        train_front(network, (train, splits[1]), options(steps=3, checkpoints=1))

@@ -141,7 +141,10 @@ def _selected(bits: Tensor, dim: int | None, kept: Sequence[int]) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Widths:
-    """Bits of an operand without its sign, `live` where there are any, and with the sign."""
+    """Bits of an operand without its sign, `live` where there are any, and with the sign.
+
+    They broadcast to the operand: numbers that share their bits are counted once.
+    """
 
     magnitude: Tensor
     live: Tensor
@@ -199,7 +202,7 @@ class LearnsWidths(LearnsBits):
         if bias is None:
             return total
         added = self._effective("bias") if exact else bias.magnitude
-        return total + self._places() * added.sum()
+        return total + self._places() * self._sum(added, "bias")
 
     def _effective(self, name: str) -> Tensor:
         """Return the bits of each magnitude from its first to its last one, as a circuit has."""
@@ -242,8 +245,15 @@ class LearnsWidths(LearnsBits):
     def _model_size(self, exact: bool) -> Tensor:
         layer: Any = self
         names = [n for n in layer._rounded_parameters() if layer._parameter(n) is not None]
-        widths = (self._widths(name, exact) for name in names)
-        return sum((w.total.sum() for w in widths if w is not None), self._nothing(exact))
+        widths = ((name, self._widths(name, exact)) for name in names)
+        sums = (self._sum(w.total, name) for name, w in widths if w is not None)
+        return sum(sums, self._nothing(exact))
+
+    def _sum(self, bits: Tensor, name: str) -> Tensor:
+        """Return the sum over all numbers of a parameter."""
+        layer: Any = self
+        total: Tensor = bits.sum() * (layer._parameter(name).numel() / bits.numel())
+        return total
 
     def _lut(self, exact: bool) -> Tensor:
         x, weight = (self._widths(name, exact) for name in OPERANDS[:2])
@@ -290,7 +300,7 @@ class LearnsWidths(LearnsBits):
         return torch.zeros((), dtype=dtype, device=layer.device())
 
     def _widths(self, name: str, exact: bool) -> _Widths | None:
-        """Return the bits of an operand, those of a parameter in its shape."""
+        """Return the bits of an operand."""
         layer: Any = self
         fmt = layer.formats.get(layer.operand_of(name))
         values = None if name in ACTIVATIONS else getattr(layer, name, None)
@@ -305,7 +315,6 @@ class LearnsWidths(LearnsBits):
             n = bits[0] + bits[1]
         else:
             n = self._nothing(exact) + fmt.width - int(fmt.signed)
-        n = n if values is None else n.expand(values.shape)
         live = (n.detach() > 0).to(n.dtype)
         n = n * live  # a number of no bits has no gradient
         return _Widths(n, live, n + int(fmt.signed) * live)
@@ -339,10 +348,10 @@ class LearnsWidths(LearnsBits):
         shape = self._sample()
         if is_linear(layer):
             rows = x.expand(shape).reshape(-1, shape[-1]).sum(0)
-            return (rows * weight.sum(layer.output_axis)).sum()
+            return (rows * self._over_outputs(weight)).sum()
         _check_counted(layer)
         groups = layer.groups
-        kernel = weight.reshape(groups, -1, *weight.shape[1:]).sum(1)
+        kernel = self._over_outputs(weight)
         rows = x.expand(shape).unsqueeze(0)
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         rows = F.pad(rows, [n for pair in reversed(_pads(layer)) for n in pair], mode=mode)
@@ -350,6 +359,21 @@ class LearnsWidths(LearnsBits):
         settings = {"stride": layer.stride, "dilation": layer.dilation, "groups": groups}
         result: Tensor = convolve(rows, kernel, **settings).sum()
         return result
+
+    def _over_outputs(self, weight: Tensor) -> Tensor:
+        """Return sums over outputs of numbers for the weight: by input, or by group and kernel."""
+        layer: Any = self
+        shape, axis = layer.weight.shape, layer.output_axis
+        full = weight.reshape(*[1] * (len(shape) - weight.dim()), *weight.shape)
+        shared = full.shape[axis] == 1  # by all outputs
+        if is_linear(layer):
+            by_input: Tensor = full.sum(axis) * (shape[axis] if shared else 1)
+            return by_input.expand(shape[1 - axis])
+        groups, rest = layer.groups, tuple(shape[1:])
+        by_group: Tensor = full * (shape[0] // groups)
+        if not shared:
+            by_group = full.reshape(groups, -1, *full.shape[1:]).sum(1)
+        return by_group.expand(groups, *rest)
 
     def _all_products(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return the same if inputs on the padding have the mean of their channel."""
@@ -359,7 +383,7 @@ class LearnsWidths(LearnsBits):
         _check_counted(layer)
         shape, groups = self._sample(), layer.groups
         channels = x.expand(shape).flatten(1).mean(1).reshape(groups, -1)
-        weights = weight.reshape(groups, -1, *weight.shape[1:]).flatten(3).sum((1, 3))
+        weights = self._over_outputs(weight).flatten(2).sum(2)
         total: Tensor = self._places() * (channels * weights).sum()
         return total
 
