@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from chop.actions.certificate.ways import Column, Compared, Difference, Subject,
 from chop.files import part_folder
 from chop.integers import IntegerGraph
 from chop.onnx.packages import need_package
+from chop.onnx.runtime import Array, Runtime, input_dtype
 from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
 
 __all__ = ["ONNX", "OnnxFile", "onnx_column", "onnx_files"]
@@ -29,11 +29,6 @@ QUANT_DOMAIN = "qonnx.custom_op.general"
 AGAIN = "export it again with ch export"
 NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
 LARGEST = 2**31  # bytes: no protobuf is larger
-INPUT_TYPES = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,41 +139,25 @@ class Session:
     """A network in onnxruntime, on one thread of the CPU, with all optimisations."""
 
     def __init__(self, path: Path) -> None:
-        need_package("onnxruntime", f"running {path.name}")
-        onnxruntime = importlib.import_module("onnxruntime")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # without it, pairs of products saturate on x86 processors without VNNI
-        options.add_session_config_entry("session.x64quantprecision", "1")
-        try:
-            self.session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # of onnxruntime, which has no common class
-            raise ValueError(f"onnxruntime refuses {path}: {_line(error)}") from error
-        self.path = path
-        self.inputs = {each.name: each.type for each in self.session.get_inputs()}
-        self.outputs = [each.name for each in self.session.get_outputs()]
+        self.path, self.runtime = path, Runtime(path)
+        self.outputs = self.runtime.outputs
 
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
-        """Return all outputs for a batch of floats per input."""
-        if len(self.inputs) == len(inputs) == 1:
-            inputs = dict(zip(self.inputs, inputs.values(), strict=True))
-        if missing := [name for name in self.inputs if name not in inputs]:
-            known = ", ".join(inputs)
-            raise ValueError(
-                f"{self.path} has an input {missing[0]!r}, and the network has {known}; {AGAIN}"
-            )
-        arrays = {
-            name: inputs[name].numpy().astype(INPUT_TYPES.get(kind, np.float32))
-            for name, kind in self.inputs.items()
-        }
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Array]:
+        """Return all outputs for a batch of floats per input; names of a single one may differ."""
+        declared = self.runtime.inputs
+        if len(declared) == len(inputs) == 1:
+            inputs = dict(zip(declared, inputs.values(), strict=True))
         try:
-            found = self.session.run(self.outputs, arrays)
+            return self.runtime.run(
+                {
+                    name: x.numpy().astype(input_dtype(declared[name].type))
+                    if name in declared
+                    else x.numpy()
+                    for name, x in inputs.items()
+                }
+            )
         except Exception as error:  # of onnxruntime, which has no common class
-            raise ValueError(f"onnxruntime cannot run {self.path}: {_line(error)}") from error
-        return dict(zip(self.outputs, found, strict=True))
+            raise ValueError(f"{self.path} cannot be run: {_line(error)}; {AGAIN}") from error
 
 
 def _line(error: Exception) -> str:
@@ -199,7 +178,7 @@ def _code_outputs(file: OnnxFile, outputs: Sequence[str], integers: IntegerGraph
 def _in_steps(
     file: OnnxFile,
     names: Sequence[str],
-    outputs: Mapping[str, np.ndarray[Any, Any]],
+    outputs: Mapping[str, Array],
     integers: IntegerGraph,
 ) -> list[Tensor]:
     """Return float outputs in steps of the codes that they stand for."""
@@ -217,7 +196,7 @@ def _in_steps(
     return [_steps(outputs[name], node, integers) for name, node in pairs]
 
 
-def _steps(values: np.ndarray[Any, Any], node: str, integers: IntegerGraph) -> Tensor:
+def _steps(values: Array, node: str, integers: IntegerGraph) -> Tensor:
     return torch.from_numpy(values.astype(np.float64)) / integers.codes(node).scale.value
 
 

@@ -106,7 +106,7 @@ def test_a_missing_runtime_is_refused_with_the_command_that_installs_it(
         lambda name, *a: None if name == "onnxruntime" else find(name, *a),
     )
     said = failed(here, with_onnx, "--against", "onnx")
-    assert "running integer.onnx needs onnxruntime; install it with:" in said
+    assert "running an ONNX file needs onnxruntime; install it with:" in said
     assert said.endswith('[onnx]"')
 
 
