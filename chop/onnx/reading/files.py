@@ -105,6 +105,8 @@ def _check_structure(model: Any, owner: str) -> None:
     graph.node.extend(whole.node)
     graph.input.extend(whole.input)
     graph.output.extend(whole.output)
+    for output in graph.output:
+        output.type.tensor_type.shape.SetInParent()  # exporters may leave it out
     for tensor in whole.initializer:
         graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
     try:

@@ -36,7 +36,8 @@ def layer_path(node_name: str, op: str) -> str:
     >>> layer_path("Relu_3", "Relu"), layer_path("fc1", "Gemm")
     ('', 'fc1')
     """
-    parts = [part for part in re.split(r"[/:]+", node_name) if not SCOPES.fullmatch(part)]
+    parts = re.split(r"[/:]+", node_name.removeprefix("node_"))
+    parts = [part for part in parts if not SCOPES.fullmatch(part)]
     if parts and re.fullmatch(rf"(?i){re.escape(op)}(_?\d+)?|\d+", parts[-1]):
         parts.pop()
     path: list[str] = []

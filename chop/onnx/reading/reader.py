@@ -33,7 +33,7 @@ class Reader:
         self.uses: Mapping[str, int] = {}  # how many nodes read a value of the file
         self.current: OnnxNode | None = None
         self._paths: set[str] = set()
-        self._buffers: dict[int, tuple[Value, fx.Node]] = {}
+        self._buffers: dict[int, tuple[Tensor, fx.Node]] = {}
 
     # --- nodes
 
@@ -56,7 +56,7 @@ class Reader:
         if all(value.is_known for value in values):
             return self._computed(function, args, kwargs, values)
         samples = [self._tried(function, args, kwargs, place) for place in (0, 1)]
-        hint = identifier(layer_path(self.node.name, "") or self.node.op.lower(), "node")
+        hint = identifier(self.node.path or self.node.op.lower(), "node")
         new = self.graph.create_node(
             op, target, *mapped((args, kwargs), self._argument), name=hint.replace(".", "_")
         )
@@ -94,18 +94,23 @@ class Reader:
         """Return the node of a value; known numbers become a constant of the network."""
         if value.node is not None:
             return value.node
-        first, second = value.samples
-        if first is not second and not (first.shape == second.shape and torch.equal(first, second)):
+        base, repeated = _repeated(value)
+        if base is None:
             raise self.node.wrong(
                 "takes numbers that are computed from sizes of its inputs; export the network with "
                 "fixed sizes, except for the batch"
             )
-        if id(first) not in self._buffers:
+        if id(base) not in self._buffers:
             path = self.free_path(identifier(value.name or BUFFER, BUFFER))
-            self.root.register_buffer(path, first.contiguous().clone())
-            # the value is kept so that no other tensor gets its id
-            self._buffers[id(first)] = value, self.graph.get_attr(path)
-        return self._buffers[id(first)][1]
+            self.root.register_buffer(path, base.contiguous().clone())
+            # the tensor is kept so that no other one gets its id
+            self._buffers[id(base)] = base, self.graph.get_attr(path)
+        node = self._buffers[id(base)][1]
+        if not repeated:
+            return node
+        sizes = [self._size(value.sizes[d], None).node if d in repeated else -1
+                 for d in range(value.rank)]  # fmt: skip
+        return self.graph.call_method("expand", (node, *sizes))
 
     def layer(
         self, layer: nn.Module, *inputs: Value, weights: Mapping[str, Tensor] | None = None
@@ -113,9 +118,7 @@ class Reader:
         """Call a layer, whose tensors are on the meta device until `weights` are put in."""
         layer.eval()
         weighted = next((v.name for v in self.node.inputs[1:2] if v is not None), "")
-        path = (path_of_weight(weighted) if weights else "") or layer_path(
-            self.node.name, self.node.op
-        )
+        path = (path_of_weight(weighted) if weights else "") or self.node.path
         path = self.free_path(path or self.node.op.lower())
         samples = [self._tried(layer, inputs, {}, place) for place in (0, 1)]
         for name, tensor in (weights or {}).items():
@@ -225,6 +228,26 @@ class Reader:
             layer = self.root.get_submodule(node.target) if isinstance(node.target, str) else None
             configs[node.name] = configured(grids, getattr(layer, "bias", None))
         return configs
+
+
+def _repeated(value: Value) -> tuple[Tensor | None, list[int]]:
+    """Return known numbers, and the dimensions along which they are repeated to a free size.
+
+    None for numbers that depend on sizes otherwise.
+    """
+    first, second = value.samples
+    if first is second:
+        return first, []
+    free = [place for place, (a, b) in enumerate(value.sizes) if a != b]
+    pair = []
+    for sample in (first, second):
+        base = sample
+        for place in free:
+            base = base.narrow(place, 0, 1)
+        if not torch.equal(base.expand_as(sample), sample):
+            return None, []
+        pair.append(base)
+    return (pair[0], free) if torch.equal(*pair) else (None, [])
 
 
 def _product(sizes: Sequence[Size]) -> Size:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.names import layer_path
 from chop.onnx.reading.tensors import stored_tensor
 from chop.onnx.reading.values import Value, is_constant, known
 
@@ -32,6 +34,7 @@ class OnnxNode:
         self.label = f"{owner}: node {self.name!r:.80} ({self.op})"
         self.inputs, self.outputs = list(inputs), list(proto.output)
         self.input_names = list(proto.input)
+        self.path = _scope(proto) or layer_path(self.name, self.op)  # of its layer
         self._attributes = {attribute.name: attribute for attribute in proto.attribute}
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -78,6 +81,15 @@ class OnnxNode:
     def wrong(self, reason: str) -> UnreadableModel:
         """Return the error for this node."""
         return UnreadableModel(f"{self.label} {reason}")
+
+
+def _scope(proto: Any) -> str:
+    """Return the path of the layer that PyTorch's exporter notes beside a node."""
+    for entry in proto.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":
+            scopes = re.findall(r"'([^']*)'", entry.value)[-2:]
+            return layer_path(scopes[0], "") if len(scopes) == 2 else ""
+    return ""
 
 
 @dataclass(frozen=True)

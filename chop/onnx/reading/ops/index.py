@@ -70,13 +70,17 @@ def _bounds(node: OnnxNode, place: int, name: str) -> list[Size]:
 def _slice(node: OnnxNode, size: Size, start: Size, end: Size, step: int) -> slice:
     """Return a slice for any size: bounds at the ends of a dimension are left out."""
     first, last = _place(node, size, start), _place(node, size, end)
+    if first is None:
+        if size[0] != size[1]:
+            raise node.wrong("starts beyond the end of a size that is free; export it again")
+        first = size[0]
     return slice(first or None, last, step if step != 1 else None)
 
 
 def _place(node: OnnxNode, size: Size, bound: Size) -> int | None:
     """Return a bound as a number; None if it lies at or beyond the end in both trials."""
     if all(b >= s for b, s in zip(bound, size, strict=True)):
-        return None if bound[0] or size[0] else 0
+        return None
     if bound[0] == bound[1]:
         return max(bound[0], -max(size)) if bound[0] < 0 else bound[0]
     from_end = [b - s for b, s in zip(bound, size, strict=True)]
@@ -139,7 +143,8 @@ def _gathered(reader: Reader, node: OnnxNode, table: Value, places: Value, axis:
             if flat.numel() and int(flat.abs().max()) > data.shape[axis]:
                 raise node.wrong("looks up places beyond the end; export the network again")
             found = data.index_select(axis, flat % data.shape[axis])
-            pair.append(found.reshape(*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+            shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+            pair.append(found.reshape(shape))
         same = table.samples[0] is table.samples[1] and places.samples[0] is places.samples[1]
         return Value((pair[0], pair[0] if same else pair[1]))
     if is_constant(places) and places.rank == 0:
@@ -149,6 +154,14 @@ def _gathered(reader: Reader, node: OnnxNode, table: Value, places: Value, axis:
         return reader.call(torch.index_select, table, axis, indices)  # type: ignore[no-any-return]
     where: tuple[Any, ...] = (slice(None),) * axis + (places,)
     return reader.call(python.getitem, table, where)  # type: ignore[no-any-return]
+
+
+@reads("Trilu")
+def triangle(reader: Reader, node: OnnxNode) -> Value:
+    """Read the upper or the lower triangle of matrices."""
+    diagonal = int((node.numbers(1, "diagonal") or [0])[0])
+    function = torch.triu if node.attribute("upper", 1) else torch.tril
+    return reader.call(function, node[0], diagonal)  # type: ignore[no-any-return]
 
 
 @reads("GatherElements")

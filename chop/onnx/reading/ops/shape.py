@@ -42,10 +42,16 @@ def reshape(reader: Reader, node: OnnxNode) -> Value:
 def with_free_batch(reader: Reader, x: Value, wanted: list[Size]) -> list[Size]:
     """Return a shape with the free batch in place of the one that the file was exported for."""
     fixed = reader.fixed_batch
-    if fixed is None or x.is_known or not wanted or not x.sizes:
+    if fixed is None or x.is_known:
         return wanted
-    is_batch = x.sizes[0][0] != x.sizes[0][1]
-    return [x.sizes[0], *wanted[1:]] if is_batch and wanted[0] == (fixed, fixed) else wanted
+    return [
+        x.sizes[place] if size == (fixed, fixed) and _is_free(x, place) else size
+        for place, size in enumerate(wanted)
+    ]
+
+
+def _is_free(x: Value, place: int) -> bool:
+    return place < x.rank and x.sizes[place][0] != x.sizes[place][1]
 
 
 def _without_minus_one(node: OnnxNode, x: Value, wanted: Sequence[Size]) -> list[Size]:
