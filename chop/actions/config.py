@@ -200,7 +200,9 @@ class RunConfig:
         ),
     ] = None
 
-    model: Annotated[str | None, Main("Model name (`ch --info model` lists all), or path of an .onnx file.")] = None
+    model: Annotated[
+        str | None, Main("Model name (`ch --info model` lists all), or path of an .onnx file.")
+    ] = None
     dataset: Annotated[
         str | None, Main("Data set name; `ch --info dataset` lists all data sets.")
     ] = None

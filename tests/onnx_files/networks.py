@@ -58,9 +58,7 @@ def reference(file: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        str(file), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
 
 

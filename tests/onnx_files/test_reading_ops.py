@@ -54,7 +54,9 @@ class Case:
         del proto.graph.output[:]
         proto.graph.output.extend(inferred.graph.output)
         for output in proto.graph.output:  # of functions, such as GroupNormalization
-            output.type.tensor_type.elem_type = output.type.tensor_type.elem_type or TensorProto.FLOAT
+            output.type.tensor_type.elem_type = (
+                output.type.tensor_type.elem_type or TensorProto.FLOAT
+            )
         return proto
 
     def feeds(self, batch: int) -> dict[str, np.ndarray]:
@@ -180,9 +182,7 @@ CASES += [
 ]
 for _op in ("Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSumExp", "Prod", "LogSum"):
     CASES += [Case(f"Reduce{_op}", [3, 4], {"a": np.array([2])}, {"keepdims": 0}, positive=True)]
-    CASES += [
-        Case(f"Reduce{_op}", [3, 4], attributes={"axes": [1, -1]}, opset=11, positive=True)
-    ]
+    CASES += [Case(f"Reduce{_op}", [3, 4], attributes={"axes": [1, -1]}, opset=11, positive=True)]
 CASES += [
     Case("ArgMax", [4], attributes={"axis": 1}),
     Case("ArgMin", [4], attributes={"axis": -1, "keepdims": 0}, opset=11),

@@ -116,4 +116,3 @@ def _check_structure(model: Any, owner: str) -> None:
         raise UnreadableModel(
             f"{owner} is not a valid ONNX model ({reason}); export the network again"
         ) from error
-

@@ -146,5 +146,5 @@ def _is_product(grid: Grid, operands: dict[str, Grid]) -> bool:
 
 def _finest(bias: Tensor, width: int) -> int:
     """Return the most fraction bits with which all numbers of a bias fit into a width."""
-    largest = float(bias.abs().max()) if bias.numel() else 0.0
+    largest = float(bias.detach().abs().max()) if bias.numel() else 0.0
     return min(100, width - 1 - math.frexp(largest)[1]) if largest else 0

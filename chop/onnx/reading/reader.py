@@ -257,7 +257,9 @@ def _product(sizes: Sequence[Size]) -> Size:
 def _tensors(result: Any) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
-    return [t for item in result for t in _tensors(item)] if isinstance(result, list | tuple) else []
+    return (
+        [t for item in result for t in _tensors(item)] if isinstance(result, list | tuple) else []
+    )
 
 
 def _results(samples: Sequence[Any], node: fx.Node | None) -> Any:

@@ -78,6 +78,14 @@ class OnnxNode:
         value = self.constant(place, what)
         return None if value is None else value.tensor.reshape(-1).tolist()
 
+    def axis(self, default: int = -1, *, axis: int | None = None, rank: int | None = None) -> int:
+        """Return the attribute `axis`, or the given one, counted from the first dimension."""
+        axis = int(self.attribute("axis", default)) if axis is None else int(axis)
+        rank = self[0].rank if rank is None else rank
+        if not -rank <= axis < rank:
+            raise self.wrong(f"has the axis {axis}, but its input has {rank} dimensions")
+        return axis % rank
+
     def wrong(self, reason: str) -> UnreadableModel:
         """Return the error for this node."""
         return UnreadableModel(f"{self.label} {reason}")

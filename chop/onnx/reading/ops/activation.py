@@ -131,9 +131,8 @@ def softmax(reader: Reader, node: OnnxNode) -> Value:
     layers: dict[str, type[nn.Module]] = {"Softmax": nn.Softmax, "LogSoftmax": nn.LogSoftmax}
     make, x = layers[node.op], node[0]
     if reader.opset >= 13:
-        axis = node.attribute("axis", -1)
-        return rounded_layer(reader, make(dim=axis % max(1, x.rank)), x)  # type: ignore[call-arg]
-    axis = node.attribute("axis", 1) % max(1, x.rank)
+        return rounded_layer(reader, make(dim=node.axis()), x)  # type: ignore[call-arg]
+    axis = node.axis(1)
     if axis == x.rank - 1:
         return rounded_layer(reader, make(dim=axis), x)  # type: ignore[call-arg]
     x = reader.settled(x)
@@ -174,7 +173,7 @@ def shrink(reader: Reader, node: OnnxNode) -> Value:
 @reads("Hardmax")
 def hardmax(reader: Reader, node: OnnxNode) -> Value:
     """Read the one-hot code of the largest number."""
-    axis = node.attribute("axis", -1 if reader.opset >= 13 else 1) % max(1, node[0].rank)
+    axis = node.axis(-1 if reader.opset >= 13 else 1)
     if axis != node[0].rank - 1:
         raise node.wrong("goes over another axis than the last, which cannot be read")
     places = reader.call(torch.argmax, node[0], axis)

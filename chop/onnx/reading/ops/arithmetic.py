@@ -131,8 +131,8 @@ def cumsum(reader: Reader, node: OnnxNode) -> Value:
     """Read a running sum."""
     if node.attribute("exclusive", 0) or node.attribute("reverse", 0):
         raise node.wrong("is exclusive or reversed, which cannot be read")
-    axis = (node.numbers(1, "axis") or [0])[0]
-    return reader.call(torch.cumsum, node[0], int(axis))  # type: ignore[no-any-return]
+    axis = node.axis(axis=(node.numbers(1, "axis") or [0])[0])
+    return reader.call(torch.cumsum, node[0], axis)  # type: ignore[no-any-return]
 
 
 @reads("BitShift")

@@ -82,7 +82,9 @@ def conv_transpose(reader: Reader, node: OnnxNode) -> Value:
     inputs, outputs = node[1].tensor.shape[0], node[1].tensor.shape[1] * group
     _check_groups(node, inputs, outputs, group)
     # torch takes an output padding only below stride or dilation
-    small = all(e < max(s, d) for e, s, d in zip(extra, window.strides, window.dilations, strict=True))
+    small = all(
+        e < max(s, d) for e, s, d in zip(extra, window.strides, window.dilations, strict=True)
+    )
     if not small:
         raise node.wrong("has an output_padding that is not below its stride")
     layer = TRANSPOSED[dims](

@@ -17,13 +17,6 @@ from chop.onnx.reading.values import Size, Value, is_constant, known
 MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-def _axis(node: OnnxNode, axis: int) -> int:
-    rank = node[0].rank
-    if not -rank <= axis < rank:
-        raise node.wrong(f"has the axis {axis}, but its input has {rank} dimensions")
-    return axis % rank
-
-
 @reads("Concat", takes_grids=True)
 def concat(reader: Reader, node: OnnxNode) -> Value:
     """Read a join along an axis; a grid that all parts have stays."""
@@ -32,7 +25,7 @@ def concat(reader: Reader, node: OnnxNode) -> Value:
     grid = parts[0].grid if len(grids) == 1 and not any(part.is_codes for part in parts) else None
     kept = grid is not None and grid.axis is None
     parts = [part.with_grid(None) if kept else reader.settled(part) for part in parts]
-    result: Value = reader.call(torch.cat, parts, _axis(node, node.attribute("axis", 0)))
+    result: Value = reader.call(torch.cat, parts, node.axis(0))
     return result.with_grid(grid if kept else None)
 
 
@@ -47,7 +40,7 @@ def slices(reader: Reader, node: OnnxNode) -> Value:
         raise node.wrong("has bounds of different lengths; export the network again")
     places: list[slice] = [slice(None)] * x.rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = _axis(node, int(axis))
+        axis = node.axis(axis=axis)
         if step == 0:
             raise node.wrong("has a step of 0; export the network again")
         if step < 0:
@@ -107,7 +100,7 @@ def _turned(
 @reads("Split", commutes=True)
 def split(reader: Reader, node: OnnxNode) -> list[Value]:
     """Read a split into parts of given or equal sizes."""
-    axis = _axis(node, node.attribute("axis", 0))
+    axis = node.axis(0)
     sizes = node.numbers(1, "sizes") or node.attribute("split")
     count = node.attribute("num_outputs", len(node.outputs))
     if sizes is None:
@@ -124,13 +117,15 @@ def split(reader: Reader, node: OnnxNode) -> list[Value]:
 def gather(reader: Reader, node: OnnxNode) -> Value:
     """Read a look-up along an axis: in a constant matrix, it is an embedding."""
     table, places = node[0], node[1]
-    axis = _axis(node, node.attribute("axis", 0))
+    axis = node.axis(0)
     if table.is_known and not places.is_known:
         if table.rank == 2 and axis == 0 and table.dtype.is_floating_point and is_constant(table):
             layer = nn.Embedding(*table.tensor.shape, device="meta")
             return reader.layer(layer, places, weights={"weight": table.tensor})  # type: ignore[no-any-return]
     grid = table.grid if table.grid is not None and table.grid.axis is None else None
-    table = table.with_grid(None) if grid is not None and not table.is_codes else reader.settled(table)
+    table = (
+        table.with_grid(None) if grid is not None and not table.is_codes else reader.settled(table)
+    )
     result = _gathered(reader, node, table, places, axis)
     return result.with_grid(grid)
 
@@ -167,7 +162,7 @@ def triangle(reader: Reader, node: OnnxNode) -> Value:
 @reads("GatherElements")
 def gather_elements(reader: Reader, node: OnnxNode) -> Value:
     """Read a look-up of each number by its place along an axis."""
-    return reader.call(torch.gather, node[0], _axis(node, node.attribute("axis", 0)), node[1])  # type: ignore[no-any-return]
+    return reader.call(torch.gather, node[0], node.axis(0), node[1])  # type: ignore[no-any-return]
 
 
 @reads("Pad", takes_grids=True)
@@ -177,8 +172,8 @@ def pad(reader: Reader, node: OnnxNode) -> Value:
     if mode not in MODES:
         raise node.wrong(f"has the mode {mode!r:.20}; only {', '.join(MODES)} can be read")
     pads = node.numbers(1, "pads") or node.attribute("pads") or []
-    axes = [int(a) % max(1, x.rank) for a in node.numbers(3, "axes") or range(len(pads) // 2)]
-    if len(pads) != 2 * len(axes) or any(axis >= x.rank for axis in axes):
+    axes = [node.axis(axis=a) for a in node.numbers(3, "axes") or range(len(pads) // 2)]
+    if len(pads) != 2 * len(axes):
         raise node.wrong("has pads that do not fit its input; export the network again")
     fill = (node.numbers(2, "value") or [node.attribute("value", 0.0)])[0]
     sides = [0] * (2 * x.rank)

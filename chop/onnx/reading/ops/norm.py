@@ -55,9 +55,7 @@ def instance_norm(reader: Reader, node: OnnxNode) -> Value:
     if node[0].rank not in INSTANCE:
         raise node.wrong("does not normalise channels of 3 to 5 dimensions, so it cannot be read")
     eps = node.attribute("epsilon", 1e-5)
-    layer = INSTANCE[node[0].rank](
-        node[0].tensor.shape[1], eps=eps, affine=True, device="meta"
-    )
+    layer = INSTANCE[node[0].rank](node[0].tensor.shape[1], eps=eps, affine=True, device="meta")
     return reader.layer(layer, node[0], weights=tensors)  # type: ignore[no-any-return]
 
 
@@ -85,8 +83,7 @@ def rms_norm(reader: Reader, node: OnnxNode) -> Value:
 
 def _last_sizes(node: OnnxNode) -> list[int]:
     """Return the sizes of the dimensions from the axis on."""
-    axis = node.attribute("axis", -1) % max(1, node[0].rank)
-    sizes = node[0].sizes[axis:]
+    sizes = node[0].sizes[node.axis() :]
     if any(a != b for a, b in sizes):
         raise node.wrong("normalises a dimension whose size is free; export it with a fixed size")
     return [a for a, _ in sizes]

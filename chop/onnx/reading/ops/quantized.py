@@ -14,8 +14,8 @@ from chop.onnx.reading.values import Value, known
 
 # type of codes -> the lowest and the highest
 CODES = {
-    "INT8": (-128, 127), "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1), "UINT16": (0, 2**16 - 1),
-    "INT4": (-8, 7), "UINT4": (0, 15), "INT2": (-2, 1), "UINT2": (0, 3),
+    "INT2": (-2, 1), "UINT2": (0, 3), "INT4": (-8, 7), "UINT4": (0, 15), "INT8": (-128, 127),
+    "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1), "UINT16": (0, 2**16 - 1),
     "INT32": (-(2**31), 2**31 - 1),
 }  # fmt: skip
 ROUNDINGS: dict[str, Rounding] = {"ROUND": "even", "HALF_EVEN": "even", "FLOOR": "floor"}
@@ -41,9 +41,8 @@ def _grid(node: OnnxNode, kind: str) -> Grid:
         raise node.wrong("has not as many zero points as scales; export the network again")
     axis = None
     if len(scales) > 1:
-        axis = node.attribute("axis", 1)
-        axis = axis % node[0].rank if node[0].rank else 0
-        if node[0].rank <= axis or node[0].tensor.shape[axis] != len(scales):
+        axis = node.axis(1)
+        if node[0].tensor.shape[axis] != len(scales):
             raise node.wrong(f"has {len(scales)} scales, which is not the size of its axis")
     low, high = CODES[kind]
     return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label)
@@ -120,7 +119,7 @@ def _pair(node: OnnxNode, x: Value) -> Value:
 
 def _in_blocks(node: OnnxNode, x: Value) -> Tensor:
     """Return the numbers of a constant with a scale per block; it stays in float."""
-    axis, block = node.attribute("axis", 1) % max(1, x.rank), node.attribute("block_size", 0)
+    axis, block = node.axis(1), node.attribute("block_size", 0)
     scale, point = node.constant(1, "scale"), node.constant(2, "zero point")
     assert scale is not None
 
@@ -144,8 +143,8 @@ def quant(reader: Reader, node: OnnxNode) -> Value:
         x = x if x.grid in (None, grid) else reader.settled(x)
         return x.with_grid(grid)
     scale, point = _shaped(x.tensor, grid)
-    round_ = {"even": torch.round, "floor": torch.floor, "up": lambda t: torch.floor(t + 0.5)}
-    codes = round_[grid.rounding]((x.tensor / scale + point).clamp(grid.low, grid.high))
+    rounded = torch.floor if grid.rounding == "floor" else torch.round
+    codes = rounded((x.tensor / scale + point).clamp(grid.low, grid.high))
     return known(((codes - point) * scale).to(x.dtype), x.name).with_grid(grid)
 
 

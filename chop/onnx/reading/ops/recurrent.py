@@ -116,5 +116,3 @@ def _results(
             pair = [s and reader.call(torch.transpose, s, 0, 1) for s in pair]
         results[1:] = pair
     return results
-
-

@@ -45,7 +45,7 @@ def reduced(reader: Reader, node: OnnxNode) -> Value:
     axes = node.numbers(1, "axes") or node.attribute("axes")
     if not axes and node.attribute("noop_with_empty_axes", 0):
         return x
-    dims = sorted(_axis(int(axis), node) for axis in axes) if axes else list(range(x.rank))
+    dims = sorted(node.axis(axis=axis) for axis in axes) if axes else list(range(x.rank))
     x = x if before is None else before(reader, x)
     if function is torch.prod:
         for dim in reversed(dims):
@@ -55,20 +55,13 @@ def reduced(reader: Reader, node: OnnxNode) -> Value:
     return x if after is None else after(reader, x)
 
 
-def _axis(axis: int, node: OnnxNode) -> int:
-    rank = node[0].rank
-    if not -rank <= axis < rank:
-        raise node.wrong(f"has the axis {axis}, but its input has {rank} dimensions")
-    return axis % rank
-
-
 @reads("ArgMax", "ArgMin")
 def argument(reader: Reader, node: OnnxNode) -> Value:
     """Read the place of the largest or smallest number."""
     if node.attribute("select_last_index", 0):
         raise node.wrong("selects the last of equal numbers, which cannot be read")
     function = torch.argmax if node.op == "ArgMax" else torch.argmin
-    axis = _axis(node.attribute("axis", 0), node)
+    axis = node.axis(0)
     return reader.call(function, node[0], axis, bool(node.attribute("keepdims", 1)))  # type: ignore[no-any-return]
 
 
@@ -76,7 +69,7 @@ def argument(reader: Reader, node: OnnxNode) -> Value:
 def top_k(reader: Reader, node: OnnxNode) -> list[Value]:
     """Read the largest numbers and their places."""
     count = (node.numbers(1, "number") or [node.attribute("k", 1)])[0]
-    axis, largest = _axis(node.attribute("axis", -1), node), bool(node.attribute("largest", 1))
+    axis, largest = node.axis(), bool(node.attribute("largest", 1))
     ordered = bool(node.attribute("sorted", 1))
     found = reader.call(torch.topk, node[0], int(count), axis, largest, ordered)
     return [found[place] for place, name in enumerate(node.outputs) if place < 2]

@@ -80,7 +80,7 @@ def _without_minus_one(node: OnnxNode, x: Value, wanted: Sequence[Size]) -> list
 def flatten(reader: Reader, node: OnnxNode) -> Value:
     """Read a reshape to two dimensions, split at an axis."""
     x, axis = node[0], node.attribute("axis", 1)
-    axis = axis + x.rank if axis < 0 else axis
+    axis = axis if axis == x.rank else node.axis(1)
     parts = [x.sizes[:axis], x.sizes[axis:]]
     sizes = [(math.prod(s[0] for s in part), math.prod(s[1] for s in part)) for part in parts]
     return reader.reshaped(x, sizes)
@@ -112,9 +112,7 @@ def permuted(reader: Reader, x: Value, order: Sequence[int]) -> Value:
 def _axes(node: OnnxNode, rank: int) -> list[int]:
     """Return axes, which are attributes before opset 13, and an input since."""
     axes = node.numbers(1, "axes") or node.attribute("axes") or []
-    if not all(-rank <= axis < rank for axis in axes):
-        raise node.wrong(f"has the axes {axes} for {rank} dimensions; export the network again")
-    return sorted(int(axis) % rank for axis in axes)
+    return sorted(node.axis(axis=axis, rank=rank) for axis in axes)
 
 
 @reads("Squeeze", commutes=True)
