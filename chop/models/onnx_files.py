@@ -98,7 +98,7 @@ def _takes_channels_last(network_input: NetworkInput, sample: tuple[int, ...]) -
 
 
 def _turn_input(model: fx.GraphModule) -> None:
-    """Turn images with their channels first; a network that turns them back gets them as they are."""
+    """Turn images with their channels first, unless the network turns them back itself."""
     (x,) = (node for node in model.graph.nodes if node.op == "placeholder")
     readers = list(x.users)
     back = [n for n in readers if n.target is torch.permute and n.args[1] == TO_CHANNELS_FIRST]
@@ -120,8 +120,15 @@ def _check_outputs(
     """Refuse a network with another number of outputs than the data set has classes."""
     wanted = info.num_outputs
     x = torch.zeros(2, *sample, dtype=network.inputs[0].dtype)
-    with torch.no_grad():
-        result = network.model(x)
+    try:
+        with torch.no_grad():
+            result = network.model(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{file} cannot compute samples of shape {_shown(sample)} ({reason}); choose the data "
+            f"set that it was made for"
+        ) from error
     first = result[0] if isinstance(result, tuple) else result
     if wanted is None or not isinstance(first, Tensor) or first.dim() != 2:
         return

@@ -16,12 +16,13 @@ __all__ = ["MOST_NODES", "OPSETS", "load_proto"]
 LARGEST = 2**31 - 1  # bytes; a protobuf cannot be larger
 MOST_NODES = 100_000
 OPSETS = range(7, 26)
+FLATBUFFER = b"ORTM"  # after four bytes
 # how files of other kinds start
 OTHER_KINDS = {
     b"PK\x03\x04": "a zip archive; unpack it, and give the .onnx file in it",
     b"\x1f\x8b": "a gzip archive; unpack it first",
     b"\x89HDF": "an HDF5 file, as Keras saves; export it with tf2onnx or model.export",
-    b"ORTM": "an onnxruntime file (.ort); give the .onnx file that it was made from",
+    FLATBUFFER: "an onnxruntime file (.ort); give the .onnx file that it was made from",
 }
 
 
@@ -46,10 +47,10 @@ def load_proto(file: str | Path) -> Any:
 def parsed(data: bytes, owner: str) -> Any:
     """Return the model in the bytes of a file, checked."""
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     for start, kind in OTHER_KINDS.items():
-        if data[4:8].startswith(b"ORTM") and start == b"ORTM" or data.startswith(start):
+        if data[4 if start == FLATBUFFER else 0 :][: len(start)] == start:
             raise UnreadableModel(f"{owner} is {kind}")
     if not data:
         raise UnreadableModel(f"{owner} is empty; export or copy it again")
@@ -94,7 +95,7 @@ def opset_of(model: Any) -> int:
 
 
 def _check_structure(model: Any, owner: str) -> None:
-    """Let onnx check names, types and the order of nodes; weights are checked when they are read."""
+    """Let onnx check names, types and the order of nodes; weights are checked later."""
     import onnx
 
     bare = onnx.ModelProto(ir_version=model.ir_version)

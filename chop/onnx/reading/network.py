@@ -18,7 +18,7 @@ from chop.onnx.reading.names import identifier
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, operator
 from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type
-from chop.onnx.reading.values import Value, known
+from chop.onnx.reading.values import OnnxValue, known
 
 __all__ = ["NetworkInput", "OnnxNetwork", "read_model", "read_network"]
 
@@ -120,9 +120,7 @@ def _inputs(
     found = [each for each in proto.graph.input if each.name not in weights]
     if not found or not proto.graph.output:
         raise UnreadableModel(f"{owner} has no input or no output; export the network again")
-    inputs = [_input(each, owner, sizes) for each in found]
-    names = {size for each in inputs for size in each.shape if isinstance(size, str)}
-    return inputs if names else inputs
+    return [_input(each, owner, sizes) for each in found]
 
 
 def _input(proto: Any, owner: str, sizes: Mapping[str, int]) -> NetworkInput:
@@ -163,9 +161,9 @@ def _read(
 ) -> OnnxNetwork:
     reader = Reader(opset_of(proto), batch)
     graph = proto.graph
-    reader.uses = Counter(name for node in graph.node for name in node.input)
-    reader.uses.update(output.name for output in graph.output)  # type: ignore[attr-defined]
-    values: dict[str, Value] = {
+    read = [name for node in graph.node for name in node.input]
+    reader.uses = Counter([*read, *(output.name for output in graph.output)])
+    values: dict[str, OnnxValue] = {
         name: known(stored.tensor, name, stored.kind) for name, stored in weights.items()
     }
     trials = dict(_trials(inputs))
@@ -202,7 +200,7 @@ def _trials(inputs: list[NetworkInput]) -> Iterator[tuple[str, tuple[int, int]]]
             number += 1
 
 
-def _read_node(reader: Reader, proto: Any, values: dict[str, Value], owner: str) -> None:
+def _read_node(reader: Reader, proto: Any, values: dict[str, OnnxValue], owner: str) -> None:
     """Add what a node computes to the graph, and its results to the values."""
     known_as = operator(proto.domain, proto.op_type)
     assert known_as is not None
@@ -223,13 +221,13 @@ def _read_node(reader: Reader, proto: Any, values: dict[str, Value], owner: str)
         inputs[0] = inputs[0].with_grid(None)
     node.inputs = inputs
     results = known_as.function(reader, node)
-    listed = [results] if isinstance(results, Value) else list(results)
+    listed = [results] if isinstance(results, OnnxValue) else list(results)
     for name, value in zip(node.outputs, listed, strict=False):
         if name and value is not None:
             values[name] = value.with_grid(grid) if grid is not None else value
 
 
-def _output(reader: Reader, values: Mapping[str, Value], name: str, owner: str) -> Any:
+def _output(reader: Reader, values: Mapping[str, OnnxValue], name: str, owner: str) -> Any:
     if name not in values:
         raise UnreadableModel(f"{owner}: no node computes the output {name!r:.80}; export it again")
     reader.current = reader.current or OnnxNode.__new__(OnnxNode)

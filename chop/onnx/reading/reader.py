@@ -13,7 +13,7 @@ from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.grids import Grid, configured
 from chop.onnx.reading.names import free_path, identifier, layer_path, path_of_weight
 from chop.onnx.reading.registry import OnnxNode
-from chop.onnx.reading.values import FreeSize, Size, Value, mapped, values_in
+from chop.onnx.reading.values import FreeSize, Size, OnnxValue, mapped, values_in
 
 __all__ = ["Reader"]
 
@@ -29,7 +29,7 @@ class Reader:
         self.fixed_batch = batch  # of the file, if the network is read for any
         self.graph, self.root = fx.Graph(), nn.Module()
         self.formats: dict[fx.Node, dict[str, Grid]] = {}
-        self.inputs: list[Value] = []
+        self.inputs: list[OnnxValue] = []
         self.uses: Mapping[str, int] = {}  # how many nodes read a value of the file
         self.current: OnnxNode | None = None
         self._paths: set[str] = set()
@@ -37,9 +37,9 @@ class Reader:
 
     # --- nodes
 
-    def input(self, name: str, samples: tuple[Tensor, Tensor]) -> Value:
+    def input(self, name: str, samples: tuple[Tensor, Tensor]) -> OnnxValue:
         """Add an input of the network."""
-        value = Value(samples, self.graph.placeholder(identifier(name, "input")), name)
+        value = OnnxValue(samples, self.graph.placeholder(identifier(name, "input")), name)
         self.inputs.append(value)
         return value
 
@@ -57,12 +57,11 @@ class Reader:
             return self._computed(function, args, kwargs, values)
         samples = [self._tried(function, args, kwargs, place) for place in (0, 1)]
         hint = identifier(self.node.path or self.node.op.lower(), "node")
-        new = self.graph.create_node(
-            op, target, *mapped((args, kwargs), self._argument), name=hint.replace(".", "_")
-        )
+        args, kwargs = mapped((args, kwargs), self._argument)
+        new = self.graph.create_node(op, target, args, kwargs, name=hint.replace(".", "_"))
         return _results(samples, new)
 
-    def _computed(self, function: Any, args: Any, kwargs: Any, values: Sequence[Value]) -> Any:
+    def _computed(self, function: Any, args: Any, kwargs: Any, values: Sequence[OnnxValue]) -> Any:
         """Compute with known numbers, after a look at the size of the result."""
         same = all(value.samples[0] is value.samples[1] for value in values)
         results = []
@@ -90,7 +89,7 @@ class Reader:
                 f"does not fit its inputs ({reason}); export the network again"
             ) from error
 
-    def _argument(self, value: Value | FreeSize) -> fx.Node:
+    def _argument(self, value: OnnxValue | FreeSize) -> fx.Node:
         """Return the node of a value; known numbers become a constant of the network."""
         if value.node is not None:
             return value.node
@@ -113,13 +112,14 @@ class Reader:
         return self.graph.call_method("expand", (node, *sizes))
 
     def layer(
-        self, layer: nn.Module, *inputs: Value, weights: Mapping[str, Tensor] | None = None
+        self, layer: nn.Module, *inputs: OnnxValue, weights: Mapping[str, Tensor] | None = None
     ) -> Any:
         """Call a layer, whose tensors are on the meta device until `weights` are put in."""
         layer.eval()
         weighted = next((v.name for v in self.node.inputs[1:2] if v is not None), "")
         path = (path_of_weight(weighted) if weights else "") or self.node.path
         path = self.free_path(path or self.node.op.lower())
+        self._check_types(layer, inputs, weights or {})
         samples = [self._tried(layer, inputs, {}, place) for place in (0, 1)]
         for name, tensor in (weights or {}).items():
             is_buffer = name in dict(layer.named_buffers())
@@ -128,6 +128,18 @@ class Reader:
         self._add_module(path, layer)
         new = self.graph.call_module(path, tuple(self._argument(value) for value in inputs))
         return _results(samples, new)
+
+    def _check_types(
+        self, layer: nn.Module, inputs: Sequence[OnnxValue], weights: Mapping[str, Tensor]
+    ) -> None:
+        """Give a layer the type of its weights; refuse an input of another one."""
+        types = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+        for dtype in types:
+            layer.to(dtype)
+        types |= {value.dtype for value in inputs if value.dtype.is_floating_point}
+        if weights and len(types) > 1:
+            names = sorted(str(dtype).removeprefix("torch.") for dtype in types)
+            raise self.node.wrong(f"computes with numbers of types {' and '.join(names)}")
 
     def free_path(self, path: str) -> str:
         """Return a path of a layer that is not used, and reserve it."""
@@ -144,7 +156,7 @@ class Reader:
             parent = getattr(parent, part)
         parent.add_module(name, layer)
 
-    def module_of(self, value: Value) -> nn.Module | None:
+    def module_of(self, value: OnnxValue) -> nn.Module | None:
         """Return the layer whose result a value is."""
         if value.node is None or value.node.op != "call_module":
             return None
@@ -159,13 +171,13 @@ class Reader:
 
     # --- sizes
 
-    def reshaped(self, value: Value, sizes: Sequence[Size]) -> Value:
+    def reshaped(self, value: OnnxValue, sizes: Sequence[Size]) -> OnnxValue:
         """Reshape a value; sizes that are free are taken from the data."""
         if value.is_known:
             shapes = list(zip(*sizes, strict=True)) or [(), ()]
             pair = [t.reshape(s) for t, s in zip(value.samples, shapes, strict=True)]
             same = value.samples[0] is value.samples[1]
-            return Value((pair[0], pair[0] if same and shapes[0] == shapes[1] else pair[1]))
+            return OnnxValue((pair[0], pair[0] if same and shapes[0] == shapes[1] else pair[1]))
         if list(sizes) == value.sizes:
             return value
         flat = [value.sizes[0], _product(value.sizes[1:])] if value.rank > 1 else None
@@ -173,7 +185,7 @@ class Reader:
             return self.call(torch.flatten, value, 1)  # type: ignore[no-any-return]
         return self.call(torch.reshape, value, self.shape(sizes, value))  # type: ignore[no-any-return]
 
-    def shape(self, sizes: Sequence[Size], like: Value | None = None) -> tuple[Any, ...]:
+    def shape(self, sizes: Sequence[Size], like: OnnxValue | None = None) -> tuple[Any, ...]:
         """Return sizes as an argument: numbers, at most one -1, and sizes of other values."""
         free = [place for place, (first, second) in enumerate(sizes) if first != second]
         inferred = free[:1] if len(free) == 1 and like is not None else []
@@ -182,7 +194,7 @@ class Reader:
             for place, size in enumerate(sizes)
         )
 
-    def _size(self, size: Size, like: Value | None) -> FreeSize:
+    def _size(self, size: Size, like: OnnxValue | None) -> FreeSize:
         """Return a free size, taken from a value that has it, or is a whole fraction of it."""
         for value in ([like] if like is not None else []) + self.inputs:
             for place, other in enumerate(value.sizes):
@@ -200,7 +212,7 @@ class Reader:
 
     # --- rounding
 
-    def settled(self, value: Value) -> Value:
+    def settled(self, value: OnnxValue) -> OnnxValue:
         """Return a value that is rounded to its grid, by the layer before it or a clipping layer.
 
         The clipping layer has the bounds of the grid, so that its input's format does the rest.
@@ -219,7 +231,7 @@ class Reader:
         self._add_module(path, layer)
         new = self.graph.call_module(path, (value.node,))
         self.formats[new] = {"data_in": grid}
-        return Value(value.samples, new)
+        return OnnxValue(value.samples, new)
 
     def configs(self) -> dict[str, dict[str, Any]]:
         """Return the config of each node that rounds, by its name."""
@@ -230,7 +242,7 @@ class Reader:
         return configs
 
 
-def _repeated(value: Value) -> tuple[Tensor | None, list[int]]:
+def _repeated(value: OnnxValue) -> tuple[Tensor | None, list[int]]:
     """Return known numbers, and the dimensions along which they are repeated to a free size.
 
     None for numbers that depend on sizes otherwise.
@@ -266,7 +278,7 @@ def _results(samples: Sequence[Any], node: fx.Node | None) -> Any:
     """Return the values of a call; a call with several results gives a list of them."""
     first, second = samples
     if isinstance(first, Tensor):
-        return Value((first, second), node)
+        return OnnxValue((first, second), node)
     if node is None:
         return [_results(pair, None) for pair in zip(first, second, strict=True)]
     return Several(first, second, node)

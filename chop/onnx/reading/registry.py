@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.names import layer_path
 from chop.onnx.reading.tensors import stored_tensor
-from chop.onnx.reading.values import Value, is_constant, known
+from chop.onnx.reading.values import OnnxValue, is_constant, known
 
 if TYPE_CHECKING:
     from chop.onnx.reading.reader import Reader
 
 __all__ = ["OnnxNode", "Result", "known_operators", "operator", "reads"]
 
-Result = Value | Sequence[Value | None]
+Result = OnnxValue | Sequence[OnnxValue | None]
 QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
 
 class OnnxNode:
     """A node of a file: its operator, names, attributes, and inputs."""
 
-    def __init__(self, proto: Any, inputs: Sequence[Value | None], owner: str) -> None:
+    def __init__(self, proto: Any, inputs: Sequence[OnnxValue | None], owner: str) -> None:
         self.op: str = proto.op_type
         self.domain = "" if proto.domain == "ai.onnx" else str(proto.domain)
         self.name: str = proto.name or (proto.output[0] if proto.output else "")
@@ -56,17 +56,17 @@ class OnnxNode:
         """Whether the node has an attribute."""
         return name in self._attributes
 
-    def get(self, place: int) -> Value | None:
+    def get(self, place: int) -> OnnxValue | None:
         """Return an input; None if it is left out."""
         return self.inputs[place] if place < len(self.inputs) else None
 
-    def __getitem__(self, place: int) -> Value:
+    def __getitem__(self, place: int) -> OnnxValue:
         value = self.get(place)
         if value is None:
             raise self.wrong(f"has no input {place}; export the network again")
         return value
 
-    def constant(self, place: int, what: str) -> Value | None:
+    def constant(self, place: int, what: str) -> OnnxValue | None:
         """Return an input that must be a constant; None if it is left out."""
         value = self.get(place)
         if value is not None and not is_constant(value):

@@ -11,14 +11,14 @@ from torch import Tensor, fx
 
 from chop.onnx.reading.grids import Grid
 
-__all__ = ["Size", "Value", "is_constant", "known"]
+__all__ = ["Size", "OnnxValue", "is_constant", "known"]
 
 # a size of a tensor for each of the two trial sizes of the free dimensions
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Value:
+class OnnxValue:
     """A value for two trial sizes of the free dimensions.
 
     Without a `node`, `samples` are its numbers, which are the same unless they are made of sizes.
@@ -64,7 +64,7 @@ class Value:
         """The size of each dimension, for both trials."""
         return list(zip(self.samples[0].shape, self.samples[1].shape, strict=True))
 
-    def with_grid(self, grid: Grid | None, *, is_codes: bool = False) -> Value:
+    def with_grid(self, grid: Grid | None, *, is_codes: bool = False) -> OnnxValue:
         """Return the same value with another grid to be rounded to."""
         return replace(self, grid=grid, is_codes=is_codes)
 
@@ -81,12 +81,12 @@ class FreeSize:
         return self.size[place]
 
 
-def known(tensor: Tensor, name: str = "", kind: str = "") -> Value:
+def known(tensor: Tensor, name: str = "", kind: str = "") -> OnnxValue:
     """Return a constant."""
-    return Value((tensor, tensor), name=name, kind=kind)
+    return OnnxValue((tensor, tensor), name=name, kind=kind)
 
 
-def is_constant(value: Value | None) -> bool:
+def is_constant(value: OnnxValue | None) -> bool:
     """Whether the numbers of a value are known and do not depend on sizes."""
     if value is None or not value.is_known:
         return False
@@ -94,9 +94,9 @@ def is_constant(value: Value | None) -> bool:
     return first is second or (first.shape == second.shape and torch.equal(first, second))
 
 
-def values_in(args: Any) -> Sequence[Value]:
+def values_in(args: Any) -> Sequence[OnnxValue]:
     """Return the values in arguments, also in lists of them."""
-    if isinstance(args, Value):
+    if isinstance(args, OnnxValue):
         return [args]
     if isinstance(args, list | tuple):
         return [value for arg in args for value in values_in(arg)]
@@ -107,7 +107,7 @@ def values_in(args: Any) -> Sequence[Value]:
 
 def mapped(args: Any, change: Any) -> Any:
     """Return arguments with every value in them replaced by `change` of it."""
-    if isinstance(args, Value | FreeSize):
+    if isinstance(args, OnnxValue | FreeSize):
         return change(args)
     if isinstance(args, list | tuple):
         return type(args)(mapped(arg, change) for arg in args)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from chop.onnx.reading.grids import Grid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode
-from chop.onnx.reading.values import Value, is_constant
+from chop.onnx.reading.values import OnnxValue, is_constant
 
 __all__ = ["fold_bias", "weighted"]
 
@@ -24,10 +24,10 @@ def weighted(
     tensors: Mapping[str, Tensor],
     axes: Mapping[int, int],
     *,
-    bias: Value | None = None,
-    data: Value | None = None,
+    bias: OnnxValue | None = None,
+    data: OnnxValue | None = None,
     exact: bool = True,
-) -> Value:
+) -> OnnxValue:
     """Call a layer of the inputs data, weight and bias, with the grids of these as its formats.
 
     `axes` maps dimensions of the weight in the file to those in the layer. Unless `exact`, the
@@ -39,7 +39,7 @@ def weighted(
     problems = [g.why_not() for g in (data.grid, weight_grid) if g is not None]
     if not is_rounded or any(problems) or data.is_codes or _by_channel(data.grid):
         return reader.layer(layer, reader.settled(data), weights=tensors)  # type: ignore[no-any-return]
-    result: Value = reader.layer(layer, data.with_grid(None), weights=tensors)
+    result: OnnxValue = reader.layer(layer, data.with_grid(None), weights=tensors)
     assert result.node is not None
     assert data.grid is not None
     assert weight_grid is not None
@@ -61,7 +61,7 @@ def _turned(grid: Grid | None, axes: Mapping[int, int]) -> Grid | None:
     return replace(grid, axis=axes.get(grid.axis % len(axes), grid.axis))
 
 
-def fold_bias(reader: Reader, node: OnnxNode) -> Value | None:
+def fold_bias(reader: Reader, node: OnnxNode) -> OnnxValue | None:
     """Return the result of a layer to which a constant is added, with the constant as its bias.
 
     None if the addition is something else.
@@ -83,7 +83,7 @@ def fold_bias(reader: Reader, node: OnnxNode) -> Value | None:
     return None
 
 
-def _row(bias: Tensor, result: Value, channel: int) -> Tensor | None:
+def _row(bias: Tensor, result: OnnxValue, channel: int) -> Tensor | None:
     """Return a constant as one number per channel; None if it differs in other dimensions."""
     if bias.dim() > result.rank:
         return None

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode
-from chop.onnx.reading.values import Value
+from chop.onnx.reading.values import OnnxValue
 
-__all__ = ["Pads", "Window", "padded"]
+__all__ = ["Pads", "OnnxWindow", "padded"]
 
 Pads = tuple[list[int], list[int]]  # before and after, for each dimension
 SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 @dataclass(frozen=True)
-class Window:
+class OnnxWindow:
     """A window that moves over the dimensions of a tensor behind its channels."""
 
     kernel: tuple[int, ...]
@@ -27,7 +27,7 @@ class Window:
     dilations: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: OnnxNode, kernel: Sequence[int]) -> Window:
+    def of(cls, node: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
         """Return the window of a node."""
         kernel = tuple(node.attribute("kernel_shape") or kernel)
         strides = tuple(node.attribute("strides") or [1] * len(kernel))
@@ -42,7 +42,7 @@ class Window:
         """How many numbers a window spans in each dimension."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
-    def pads(self, data: Value, node: OnnxNode) -> Pads:
+    def pads(self, data: OnnxValue, node: OnnxNode) -> Pads:
         """Return the numbers that are added before and after each dimension."""
         given = self._given(node)
         if given is not None:
@@ -76,7 +76,7 @@ class Window:
             )
         return totals.pop()
 
-    def cuts(self, data: Value, node: OnnxNode, extra: Sequence[int]) -> Pads:
+    def cuts(self, data: OnnxValue, node: OnnxNode, extra: Sequence[int]) -> Pads:
         """Return what a transposed convolution cuts off before and after each dimension."""
         shape = node.attribute("output_shape")
         given = self._given(node)
@@ -102,8 +102,8 @@ def _halves(total: Sequence[int], node: OnnxNode, *, lower: bool | None = None) 
 
 
 def padded(
-    reader: Reader, data: Value, pads: Pads, node: OnnxNode, fill: float = 0.0
-) -> tuple[Value, tuple[int, ...]]:
+    reader: Reader, data: OnnxValue, pads: Pads, node: OnnxNode, fill: float = 0.0
+) -> tuple[OnnxValue, tuple[int, ...]]:
     """Return data and the padding that a layer adds on both sides; an uneven one is added here."""
     first, last = pads
     if first == last and all(pad >= 0 for pad in first):
@@ -111,10 +111,10 @@ def padded(
     return pad_sides(reader, data, pads, fill), (0,) * len(first)
 
 
-def pad_sides(reader: Reader, data: Value, pads: Pads, fill: float) -> Value:
+def pad_sides(reader: Reader, data: OnnxValue, pads: Pads, fill: float) -> OnnxValue:
     """Add numbers before and after the last dimensions; 0 stays on every grid."""
     grid = data.grid if fill == 0 and data.grid is not None and data.grid.axis is None else None
     data = data.with_grid(None) if grid is not None else reader.settled(data)
     sides = [side for pair in zip(*pads, strict=True) for side in reversed(pair)][::-1]
-    result: Value = reader.call(F.pad, data, sides, "constant", fill)
+    result: OnnxValue = reader.call(F.pad, data, sides, "constant", fill)
     return result.with_grid(grid)

@@ -12,7 +12,7 @@ from torch import nn
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
-from chop.onnx.reading.values import Value, is_constant
+from chop.onnx.reading.values import OnnxValue, is_constant
 
 SELU = (1.6732632423543772, 1.0507009873554805)  # alpha, gamma
 ONE_SIXTH = 1 / 6
@@ -34,7 +34,7 @@ LAYERS: dict[str, Callable[[OnnxNode], nn.Module]] = {
 
 
 @reads(*LAYERS, takes_grids=True)
-def activation(reader: Reader, node: OnnxNode) -> Value:
+def activation(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read an activation of one input."""
     if node[0].is_known:
         return reader.call(LAYERS[node.op](node), reader.settled(node[0]))  # type: ignore[no-any-return]
@@ -42,7 +42,7 @@ def activation(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Relu", commutes=True)
-def relu(reader: Reader, node: OnnxNode) -> Value:
+def relu(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a ReLU; it keeps numbers on their grid, as 0 is a code."""
     if node[0].is_known or not node[0].dtype.is_floating_point:
         return reader.call(torch.relu, node[0])  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ def relu(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Selu")
-def selu(reader: Reader, node: OnnxNode) -> Value:
+def selu(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a SELU; one with other constants is an ELU times a factor."""
     alpha, gamma = node.attribute("alpha", SELU[0]), node.attribute("gamma", SELU[1])
     if all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip((alpha, gamma), SELU, strict=True)):
@@ -59,7 +59,7 @@ def selu(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("HardSigmoid", takes_grids=True)
-def hard_sigmoid(reader: Reader, node: OnnxNode) -> Value:
+def hard_sigmoid(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a hard sigmoid; torch's has a slope of 1/6."""
     alpha, beta = node.attribute("alpha", 0.2), node.attribute("beta", 0.5)
     if math.isclose(alpha, ONE_SIXTH, rel_tol=1e-6) and beta == 0.5:
@@ -70,7 +70,7 @@ def hard_sigmoid(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Swish")
-def swish(reader: Reader, node: OnnxNode) -> Value:
+def swish(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read x · sigmoid(alpha · x)."""
     alpha = node.attribute("alpha", 1.0)
     if alpha == 1:
@@ -80,7 +80,7 @@ def swish(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("PRelu")
-def prelu(reader: Reader, node: OnnxNode) -> Value:
+def prelu(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a PReLU; a slope per channel is a layer's weight."""
     x, slope = node[0], node[1]
     if is_constant(slope) and not x.is_known and slope.dtype.is_floating_point:
@@ -96,7 +96,7 @@ def prelu(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Clip", takes_grids=True)
-def clip(reader: Reader, node: OnnxNode) -> Value:
+def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a clip; on codes, it narrows the codes of their grid."""
     low, high = _bounds(node)
     x = node[0]
@@ -104,7 +104,7 @@ def clip(reader: Reader, node: OnnxNode) -> Value:
         return x.with_grid(x.grid.clipped(low, high), is_codes=True)
     if low is None and high is None:
         return x
-    if x.is_known or not x.dtype.is_floating_point or None in (low, high):
+    if x.is_known or not x.dtype.is_floating_point or low is None or high is None:
         bounds = {"min": low} if low is not None else {}
         bounds |= {"max": high} if high is not None else {}
         if bounds == {"min": 0.0} and x.dtype.is_floating_point and not x.is_known:
@@ -112,7 +112,7 @@ def clip(reader: Reader, node: OnnxNode) -> Value:
         return reader.call(torch.clamp, reader.settled(x), **bounds)  # type: ignore[no-any-return]
     if (low, high) == (0, 6):
         return rounded_layer(reader, nn.ReLU6(), x)
-    if low is not None and high is not None and low > high:
+    if low > high:
         raise node.wrong(f"has a minimum of {low} above its maximum of {high}")
     return rounded_layer(reader, nn.Hardtanh(low, high), x)
 
@@ -126,26 +126,26 @@ def _bounds(node: OnnxNode) -> list[float | None]:
 
 
 @reads("Softmax", "LogSoftmax", takes_grids=True)
-def softmax(reader: Reader, node: OnnxNode) -> Value:
+def softmax(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a softmax; before opset 13, it goes over all dimensions from its axis on."""
     layers: dict[str, type[nn.Module]] = {"Softmax": nn.Softmax, "LogSoftmax": nn.LogSoftmax}
     make, x = layers[node.op], node[0]
     if reader.opset >= 13:
-        return rounded_layer(reader, make(dim=node.axis()), x)  # type: ignore[call-arg]
+        return rounded_layer(reader, make(dim=node.axis()), x)
     axis = node.axis(1)
     if axis == x.rank - 1:
-        return rounded_layer(reader, make(dim=axis), x)  # type: ignore[call-arg]
+        return rounded_layer(reader, make(dim=axis), x)
     x = reader.settled(x)
     sizes, count = x.sizes, [1, 1]
     for size in sizes[axis:]:
         count = [a * b for a, b in zip(count, size, strict=True)]
     flat = reader.reshaped(x, [*sizes[:axis], (count[0], count[1])])
-    result = reader.layer(make(dim=axis), flat)  # type: ignore[call-arg]
+    result = reader.layer(make(dim=axis), flat)
     return reader.reshaped(result, sizes)
 
 
 @reads("Dropout")
-def dropout(reader: Reader, node: OnnxNode) -> list[Value | None]:
+def dropout(reader: Reader, node: OnnxNode) -> list[OnnxValue | None]:
     """Read dropout, which is off unless the network is trained."""
     if len(node.outputs) > 1 and node.outputs[1]:
         raise node.wrong("gives its mask, which cannot be read; export the network for inference")
@@ -161,7 +161,7 @@ def dropout(reader: Reader, node: OnnxNode) -> list[Value | None]:
 
 
 @reads("Shrink")
-def shrink(reader: Reader, node: OnnxNode) -> Value:
+def shrink(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a soft or hard shrink."""
     bias, limit = node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
     if bias not in (0, limit):
@@ -171,7 +171,7 @@ def shrink(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Hardmax")
-def hardmax(reader: Reader, node: OnnxNode) -> Value:
+def hardmax(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the one-hot code of the largest number."""
     axis = node.axis(-1 if reader.opset >= 13 else 1)
     if axis != node[0].rank - 1:

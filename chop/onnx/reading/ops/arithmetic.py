@@ -11,7 +11,7 @@ import torch
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_call
-from chop.onnx.reading.values import Value, is_constant
+from chop.onnx.reading.values import OnnxValue, is_constant
 from chop.onnx.reading.weighted import fold_bias
 
 ONE: dict[str, Callable[..., Any]] = {
@@ -30,13 +30,13 @@ TWO: dict[str, Callable[..., Any]] = {
 
 
 @reads(*ONE)
-def of_one(reader: Reader, node: OnnxNode) -> Value:
+def of_one(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a function of one number."""
     return reader.call(ONE[node.op], node[0])  # type: ignore[no-any-return]
 
 
 @reads(*TWO)
-def of_two(reader: Reader, node: OnnxNode) -> Value:
+def of_two(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a function of two numbers."""
     function = TWO[node.op]
     is_logical = function in (torch.logical_and, torch.logical_or, torch.logical_xor)
@@ -44,7 +44,7 @@ def of_two(reader: Reader, node: OnnxNode) -> Value:
     return reader.call(function, node[0], second)  # type: ignore[no-any-return]
 
 
-def plain(value: Value) -> Any:
+def plain(value: OnnxValue) -> Any:
     """Return a constant of one number as a number of Python; other values as they are."""
     if is_constant(value) and value.tensor.numel() == 1 and value.rank == 0:
         return value.tensor.item()
@@ -52,19 +52,19 @@ def plain(value: Value) -> Any:
 
 
 @reads("Add", takes_grids=True)
-def add(reader: Reader, node: OnnxNode) -> Value:
+def add(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a sum; a constant after a layer without a bias becomes its bias."""
     folded = fold_bias(reader, node)
     return folded if folded is not None else _binary(reader, node, torch.add)
 
 
 @reads("Mul", takes_grids=True)
-def mul(reader: Reader, node: OnnxNode) -> Value:
+def mul(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a product, number by number."""
     return _binary(reader, node, torch.mul)
 
 
-def _binary(reader: Reader, node: OnnxNode, function: Callable[..., Any]) -> Value:
+def _binary(reader: Reader, node: OnnxNode, function: Callable[..., Any]) -> OnnxValue:
     first, second = node[0], node[1]
     if first.is_known and not second.is_known:
         first, second = second, first
@@ -74,7 +74,7 @@ def _binary(reader: Reader, node: OnnxNode, function: Callable[..., Any]) -> Val
 
 
 @reads("Div")
-def div(reader: Reader, node: OnnxNode) -> Value:
+def div(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a quotient; that of whole numbers is rounded towards 0."""
     if node[0].dtype.is_floating_point:
         second = node[1] if node[0].is_known else plain(node[1])
@@ -85,7 +85,7 @@ def div(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Mod")
-def mod(reader: Reader, node: OnnxNode) -> Value:
+def mod(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a remainder, with the sign of the divisor, or of the dividend with `fmod`."""
     if is_constant(node[1]) and not node[1].dtype.is_floating_point and (node[1].tensor == 0).any():
         raise node.wrong("divides whole numbers by 0; export the network again")
@@ -94,7 +94,7 @@ def mod(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Min", "Max", "Sum", "Mean")
-def of_many(reader: Reader, node: OnnxNode) -> Value:
+def of_many(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the smallest, the largest, the sum or the mean of any number of tensors."""
     functions = {"Min": torch.minimum, "Max": torch.maximum}
     function = functions.get(node.op, torch.add)
@@ -107,13 +107,13 @@ def of_many(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Where")
-def where(reader: Reader, node: OnnxNode) -> Value:
+def where(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a choice between two tensors."""
     return reader.call(torch.where, node[0], node[1], node[2])  # type: ignore[no-any-return]
 
 
 @reads("IsInf")
-def is_inf(reader: Reader, node: OnnxNode) -> Value:
+def is_inf(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read whether a number is infinite, of either sign."""
     if not (node.attribute("detect_negative", 1) and node.attribute("detect_positive", 1)):
         raise node.wrong("looks for infinities of one sign, which cannot be read")
@@ -121,13 +121,13 @@ def is_inf(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Identity", takes_grids=True)
-def identity(reader: Reader, node: OnnxNode) -> Value:
+def identity(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read what returns its input."""
     return node[0]
 
 
 @reads("CumSum")
-def cumsum(reader: Reader, node: OnnxNode) -> Value:
+def cumsum(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a running sum."""
     if node.attribute("exclusive", 0) or node.attribute("reverse", 0):
         raise node.wrong("is exclusive or reversed, which cannot be read")
@@ -136,7 +136,7 @@ def cumsum(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("BitShift")
-def bit_shift(reader: Reader, node: OnnxNode) -> Value:
+def bit_shift(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a shift of whole numbers."""
     ways = {"LEFT": python.lshift, "RIGHT": python.rshift}
     way = node.attribute("direction", "")

@@ -11,9 +11,9 @@ from torch import nn
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Value, is_constant
+from chop.onnx.reading.values import OnnxValue, is_constant
 from chop.onnx.reading.weighted import weighted
-from chop.onnx.reading.windows import Window, padded
+from chop.onnx.reading.windows import OnnxWindow, padded
 
 CONVS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED: dict[int, type[Any]] = {
@@ -35,10 +35,10 @@ def _dims(node: OnnxNode) -> int:
 
 
 @reads("Conv", takes_grids=True)
-def conv(reader: Reader, node: OnnxNode) -> Value:
+def conv(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a convolution; padding that differs by side becomes a node before it."""
     dims = _dims(node)
-    window = Window.of(node, node[1].tensor.shape[2:])
+    window = OnnxWindow.of(node, node[1].tensor.shape[2:])
     data, before = padded(reader, node[0], window.pads(node[0], node), node)
     group, bias = node.attribute("group", 1), node.get(2)
     settings = {"stride": window.strides, "padding": before, "dilation": window.dilations}
@@ -70,12 +70,12 @@ def _check_groups(node: OnnxNode, inputs: int, outputs: int, group: int) -> None
 
 
 @reads("ConvTranspose", takes_grids=True)
-def conv_transpose(reader: Reader, node: OnnxNode) -> Value:
+def conv_transpose(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a transposed convolution; sides that are cut unevenly are cut by a node after it."""
     dims, group, bias = _dims(node), node.attribute("group", 1), node.get(2)
     if not is_constant(node[1]) or not (bias is None or is_constant(bias)):
         raise node.wrong("computes its weight while it runs; only constants can be read")
-    window = Window.of(node, node[1].tensor.shape[2:])
+    window = OnnxWindow.of(node, node[1].tensor.shape[2:])
     extra = node.attribute("output_padding") or [0] * dims
     first, last = window.cuts(node[0], node, extra)
     even = first == last and all(cut >= 0 for cut in first)
@@ -99,8 +99,8 @@ def conv_transpose(reader: Reader, node: OnnxNode) -> Value:
 
 
 def _cut(
-    reader: Reader, node: OnnxNode, value: Value, first: Sequence[int], last: Sequence[int]
-) -> Value:
+    reader: Reader, node: OnnxNode, value: OnnxValue, first: Sequence[int], last: Sequence[int]
+) -> OnnxValue:
     if any(cut < 0 for cut in (*first, *last)):
         raise node.wrong("has an output_shape larger than its windows reach; export it again")
     slices = [slice(a, -b if b else None) for a, b in zip(first, last, strict=True)]

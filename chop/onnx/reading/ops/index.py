@@ -12,25 +12,25 @@ from torch import nn
 from chop.onnx.reading.ops.shape import known_numbers
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Size, Value, is_constant, known
+from chop.onnx.reading.values import Size, OnnxValue, is_constant, known
 
 MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 @reads("Concat", takes_grids=True)
-def concat(reader: Reader, node: OnnxNode) -> Value:
+def concat(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a join along an axis; a grid that all parts have stays."""
     parts = [node[place] for place in range(len(node.inputs))]
     grids = {part.grid for part in parts}
     grid = parts[0].grid if len(grids) == 1 and not any(part.is_codes for part in parts) else None
     kept = grid is not None and grid.axis is None
     parts = [part.with_grid(None) if kept else reader.settled(part) for part in parts]
-    result: Value = reader.call(torch.cat, parts, node.axis(0))
+    result: OnnxValue = reader.call(torch.cat, parts, node.axis(0))
     return result.with_grid(grid if kept else None)
 
 
 @reads("Slice", commutes=True)
-def slices(reader: Reader, node: OnnxNode) -> Value:
+def slices(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a slice; bounds are attributes before opset 10, and inputs since."""
     x = node[0]
     starts, ends = (_bounds(node, place, name) for place, name in ((1, "starts"), (2, "ends")))
@@ -48,7 +48,7 @@ def slices(reader: Reader, node: OnnxNode) -> Value:
         places[axis] = _slice(node, x.sizes[axis], start, end, int(step))
     if x.is_known:
         pair = [sample[tuple(places)] for sample in x.samples]
-        return Value((pair[0], pair[0] if x.samples[0] is x.samples[1] else pair[1]))
+        return OnnxValue((pair[0], pair[0] if x.samples[0] is x.samples[1] else pair[1]))
     if all(place == slice(None) for place in places):
         return x
     return reader.call(python.getitem, x, tuple(places))  # type: ignore[no-any-return]
@@ -83,8 +83,8 @@ def _place(node: OnnxNode, size: Size, bound: Size) -> int | None:
 
 
 def _turned(
-    reader: Reader, node: OnnxNode, x: Value, axis: int, start: Size, end: Size, step: int
-) -> tuple[Value, Size, Size, int]:
+    reader: Reader, node: OnnxNode, x: OnnxValue, axis: int, start: Size, end: Size, step: int
+) -> tuple[OnnxValue, Size, Size, int]:
     """Return the reversed dimension, and the bounds in it."""
     sizes = x.sizes[axis]
     bounds = []
@@ -98,7 +98,7 @@ def _turned(
 
 
 @reads("Split", commutes=True)
-def split(reader: Reader, node: OnnxNode) -> list[Value]:
+def split(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
     """Read a split into parts of given or equal sizes."""
     axis = node.axis(0)
     sizes = node.numbers(1, "sizes") or node.attribute("split")
@@ -114,14 +114,15 @@ def split(reader: Reader, node: OnnxNode) -> list[Value]:
 
 
 @reads("Gather", takes_grids=True)
-def gather(reader: Reader, node: OnnxNode) -> Value:
+def gather(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a look-up along an axis: in a constant matrix, it is an embedding."""
     table, places = node[0], node[1]
     axis = node.axis(0)
-    if table.is_known and not places.is_known:
-        if table.rank == 2 and axis == 0 and table.dtype.is_floating_point and is_constant(table):
-            layer = nn.Embedding(*table.tensor.shape, device="meta")
-            return reader.layer(layer, places, weights={"weight": table.tensor})  # type: ignore[no-any-return]
+    is_matrix = is_constant(table) and table.rank == 2 and table.dtype.is_floating_point
+    if is_matrix and axis == 0 and not places.is_known:
+        rows, columns = table.tensor.shape
+        layer = nn.Embedding(rows, columns, device="meta")
+        return reader.layer(layer, places, weights={"weight": table.tensor})  # type: ignore[no-any-return]
     grid = table.grid if table.grid is not None and table.grid.axis is None else None
     table = (
         table.with_grid(None) if grid is not None and not table.is_codes else reader.settled(table)
@@ -130,29 +131,30 @@ def gather(reader: Reader, node: OnnxNode) -> Value:
     return result.with_grid(grid)
 
 
-def _gathered(reader: Reader, node: OnnxNode, table: Value, places: Value, axis: int) -> Value:
+def _gathered(
+    reader: Reader, node: OnnxNode, table: OnnxValue, places: OnnxValue, axis: int
+) -> OnnxValue:
     if table.is_known and places.is_known:
         pair = []
         for data, indices in zip(table.samples, places.samples, strict=True):
             flat = indices.reshape(-1).long()
             if flat.numel() and int(flat.abs().max()) > data.shape[axis]:
                 raise node.wrong("looks up places beyond the end; export the network again")
-            found = data.index_select(axis, flat % data.shape[axis])
             shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-            pair.append(found.reshape(shape))
+            pair.append(data.index_select(axis, flat % data.shape[axis]).reshape(shape))
         same = table.samples[0] is table.samples[1] and places.samples[0] is places.samples[1]
-        return Value((pair[0], pair[0] if same else pair[1]))
+        return OnnxValue((pair[0], pair[0] if same else pair[1]))
     if is_constant(places) and places.rank == 0:
         return reader.call(torch.select, table, axis, int(places.tensor))  # type: ignore[no-any-return]
     if is_constant(places) and places.rank == 1 and table.sizes[axis][0] == table.sizes[axis][1]:
-        indices = known(places.tensor.long() % table.tensor.shape[axis], places.name)
-        return reader.call(torch.index_select, table, axis, indices)  # type: ignore[no-any-return]
-    where: tuple[Any, ...] = (slice(None),) * axis + (places,)
+        found = known(places.tensor.long() % table.tensor.shape[axis], places.name)
+        return reader.call(torch.index_select, table, axis, found)  # type: ignore[no-any-return]
+    where: tuple[Any, ...] = (*(slice(None),) * axis, places)
     return reader.call(python.getitem, table, where)  # type: ignore[no-any-return]
 
 
 @reads("Trilu")
-def triangle(reader: Reader, node: OnnxNode) -> Value:
+def triangle(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the upper or the lower triangle of matrices."""
     diagonal = int((node.numbers(1, "diagonal") or [0])[0])
     function = torch.triu if node.attribute("upper", 1) else torch.tril
@@ -160,13 +162,13 @@ def triangle(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("GatherElements")
-def gather_elements(reader: Reader, node: OnnxNode) -> Value:
+def gather_elements(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a look-up of each number by its place along an axis."""
     return reader.call(torch.gather, node[0], node.axis(0), node[1])  # type: ignore[no-any-return]
 
 
 @reads("Pad", takes_grids=True)
-def pad(reader: Reader, node: OnnxNode) -> Value:
+def pad(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read padding; pads are attributes before opset 11, and inputs since."""
     x, mode = node[0], node.attribute("mode", "constant")
     if mode not in MODES:
@@ -188,12 +190,12 @@ def pad(reader: Reader, node: OnnxNode) -> Value:
     if not any(sides):
         return x.with_grid(grid)
     more = (fill,) if mode == "constant" else ()
-    result: Value = reader.call(F.pad, x, sides, MODES[mode], *more)
+    result: OnnxValue = reader.call(F.pad, x, sides, MODES[mode], *more)
     return result.with_grid(grid)
 
 
 @reads("DepthToSpace", commutes=True)
-def depth_to_space(reader: Reader, node: OnnxNode) -> Value:
+def depth_to_space(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a move of channels into space."""
     x, block = node[0], node.attribute("blocksize", 1)
     if node.attribute("mode", "DCR") == "CRD":
@@ -206,7 +208,7 @@ def depth_to_space(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("SpaceToDepth", commutes=True)
-def space_to_depth(reader: Reader, node: OnnxNode) -> Value:
+def space_to_depth(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a move of space into channels."""
     x, block = node[0], node.attribute("blocksize", 1)
     n, c, h, w = _image(node, x, 1)
@@ -217,7 +219,7 @@ def space_to_depth(reader: Reader, node: OnnxNode) -> Value:
     return reader.reshaped(turned, [n, _times(c, block * block), _over(h, block), _over(w, block)])
 
 
-def _image(node: OnnxNode, x: Value, parts: int) -> list[Size]:
+def _image(node: OnnxNode, x: OnnxValue, parts: int) -> list[Size]:
     if x.rank != 4 or node.attribute("blocksize", 1) < 1 or x.sizes[1][0] % parts:
         raise node.wrong("has blocks that do not fit its input; export the network again")
     return x.sizes

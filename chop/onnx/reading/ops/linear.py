@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Value, is_constant
+from chop.onnx.reading.values import OnnxValue, is_constant
 from chop.onnx.reading.weighted import weighted
 
 
 @reads("Gemm", takes_grids=True)
-def gemm(reader: Reader, node: OnnxNode) -> Value:
+def gemm(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read alpha · A' · B' + beta · C."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     bias = node.get(2)
@@ -39,7 +39,7 @@ def gemm(reader: Reader, node: OnnxNode) -> Value:
     return reader.call(torch.add, result, term)  # type: ignore[no-any-return]
 
 
-def _gemm_in_parts(reader: Reader, node: OnnxNode, alpha: float, beta: float) -> Value:
+def _gemm_in_parts(reader: Reader, node: OnnxNode, alpha: float, beta: float) -> OnnxValue:
     a, b = (reader.settled(node[place]) for place in (0, 1))
     a = reader.call(torch.t, a) if node.attribute("transA", 0) else a
     b = reader.call(torch.t, b) if node.attribute("transB", 0) else b
@@ -53,7 +53,7 @@ def _gemm_in_parts(reader: Reader, node: OnnxNode, alpha: float, beta: float) ->
     return result  # type: ignore[no-any-return]
 
 
-def flat(bias: Value, weight: Value, transposed: bool) -> Tensor | None:
+def flat(bias: OnnxValue, weight: OnnxValue, transposed: bool) -> Tensor | None:
     """Return a bias as one number per output; None if it differs by row."""
     if not is_constant(bias) or weight.rank != 2:
         return None
@@ -68,7 +68,7 @@ def flat(bias: Value, weight: Value, transposed: bool) -> Tensor | None:
 
 
 @reads("MatMul", takes_grids=True)
-def matmul(reader: Reader, node: OnnxNode) -> Value:
+def matmul(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a product; that with a constant matrix is a linear layer."""
     if not is_constant(node[1]) or node[1].rank != 2 or node[0].is_known or node[0].rank < 2:
         return reader.call(torch.matmul, *(reader.settled(node[i]) for i in (0, 1)))  # type: ignore[no-any-return]
@@ -82,7 +82,7 @@ def _sizes(weight: Tensor) -> tuple[int, int]:
 
 
 @reads("Einsum")
-def einsum(reader: Reader, node: OnnxNode) -> Value:
+def einsum(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a sum of products by its equation."""
     equation = node.attribute("equation", "")
     operands = [node[place] for place in range(len(node.inputs))]

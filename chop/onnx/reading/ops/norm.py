@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Value
+from chop.onnx.reading.values import OnnxValue
 
 BATCH: dict[int, type[Any]] = {
     2: nn.BatchNorm1d,
@@ -31,7 +31,7 @@ def _constants(node: OnnxNode, *names: str) -> dict[str, Tensor]:
 
 
 @reads("BatchNormalization")
-def batch_norm(reader: Reader, node: OnnxNode) -> list[Value]:
+def batch_norm(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
     """Read a batch norm; torch's momentum is the share of the new statistics."""
     if node.attribute("training_mode", 0) or any(node.outputs[1:]):
         raise node.wrong("is in training mode; export the network for inference")
@@ -49,7 +49,7 @@ def batch_norm(reader: Reader, node: OnnxNode) -> list[Value]:
 
 
 @reads("InstanceNormalization")
-def instance_norm(reader: Reader, node: OnnxNode) -> Value:
+def instance_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read an instance norm."""
     tensors = _constants(node, "weight", "bias")
     if node[0].rank not in INSTANCE:
@@ -60,7 +60,7 @@ def instance_norm(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("LayerNormalization")
-def layer_norm(reader: Reader, node: OnnxNode) -> list[Value]:
+def layer_norm(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
     """Read a layer norm over the last dimensions."""
     if any(node.outputs[1:]):
         raise node.wrong("gives its mean, which cannot be read; export the network for inference")
@@ -73,7 +73,7 @@ def layer_norm(reader: Reader, node: OnnxNode) -> list[Value]:
 
 
 @reads("RMSNormalization")
-def rms_norm(reader: Reader, node: OnnxNode) -> Value:
+def rms_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a norm by the root of the mean of squares."""
     sizes = _last_sizes(node)
     tensors = {name: t.expand(sizes) for name, t in _constants(node, "weight").items()}
@@ -90,7 +90,7 @@ def _last_sizes(node: OnnxNode) -> list[int]:
 
 
 @reads("GroupNormalization")
-def group_norm(reader: Reader, node: OnnxNode) -> Value:
+def group_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a group norm; before opset 21, its weights are one per group."""
     groups, channels = node.attribute("num_groups", 1), node[0].tensor.shape[1]
     tensors = _constants(node, "weight", "bias")
@@ -105,7 +105,7 @@ def group_norm(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("LRN")
-def local_response_norm(reader: Reader, node: OnnxNode) -> Value:
+def local_response_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a norm over neighbouring channels."""
     values = [node.attribute(name, default) for name, default in
               (("size", 1), ("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]  # fmt: skip

@@ -11,8 +11,8 @@ from torch import nn
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
-from chop.onnx.reading.values import Value, known
-from chop.onnx.reading.windows import Window, pad_sides
+from chop.onnx.reading.values import OnnxValue, known
+from chop.onnx.reading.windows import OnnxWindow, pad_sides
 
 MAX: dict[int, type[Any]] = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
 AVERAGE: dict[int, type[Any]] = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
@@ -36,11 +36,11 @@ def _dims(node: OnnxNode) -> int:
 
 
 @reads("MaxPool", commutes=True)
-def max_pool(reader: Reader, node: OnnxNode) -> Value:
+def max_pool(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a pool of largest numbers."""
     if len(node.outputs) > 1 and node.outputs[1]:
         raise node.wrong("gives indices, which cannot be read; export the network without them")
-    dims, window = _dims(node), Window.of(node, ())
+    dims, window = _dims(node), OnnxWindow.of(node, ())
     first, last = window.pads(node[0], node)
     data, pads = node[0], first
     # torch takes even padding up to half of a window
@@ -54,9 +54,9 @@ def max_pool(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("AveragePool", takes_grids=True)
-def average_pool(reader: Reader, node: OnnxNode) -> Value:
+def average_pool(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a pool of means; padding that differs by side and is not counted is divided out."""
-    dims, window = _dims(node), Window.of(node, ())
+    dims, window = _dims(node), OnnxWindow.of(node, ())
     if any(dilation != 1 for dilation in window.dilations):
         raise node.wrong("is dilated, which cannot be read; use a convolution")
     first, last = window.pads(node[0], node)
@@ -74,13 +74,13 @@ def average_pool(reader: Reader, node: OnnxNode) -> Value:
     return result if counts else reader.call(torch.mul, result, _shares(node, layer, first, last))
 
 
-def _averaged(reader: Reader, layer: nn.Module, value: Value) -> Value:
+def _averaged(reader: Reader, layer: nn.Module, value: OnnxValue) -> OnnxValue:
     """Call a layer; only pools over two dimensions have formats."""
     value = value if value.rank == 4 else reader.settled(value)
     return rounded_layer(reader, layer, value)
 
 
-def _shares(node: OnnxNode, layer: nn.Module, first: list[int], last: list[int]) -> Value:
+def _shares(node: OnnxNode, layer: nn.Module, first: list[int], last: list[int]) -> OnnxValue:
     """Return the size of a window over how many of its numbers are not padding."""
     sizes = node[0].sizes[2:]
     if any(a != b for a, b in sizes):
@@ -91,12 +91,12 @@ def _shares(node: OnnxNode, layer: nn.Module, first: list[int], last: list[int])
 
 
 @reads("GlobalAveragePool", takes_grids=True)
-def global_average_pool(reader: Reader, node: OnnxNode) -> Value:
+def global_average_pool(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the mean of each channel."""
     return _averaged(reader, ALL_AVERAGE[_dims(node)](1), node[0])
 
 
 @reads("GlobalMaxPool", commutes=True)
-def global_max_pool(reader: Reader, node: OnnxNode) -> Value:
+def global_max_pool(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the largest number of each channel."""
     return reader.layer(ALL_MAX[_dims(node)](1), node[0])  # type: ignore[no-any-return]

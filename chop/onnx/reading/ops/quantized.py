@@ -10,7 +10,7 @@ from torch import Tensor
 from chop.onnx.reading.grids import Grid, Rounding
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import QONNX, OnnxNode, reads
-from chop.onnx.reading.values import Value, known
+from chop.onnx.reading.values import OnnxValue, known
 
 # type of codes -> the lowest and the highest
 CODES = {
@@ -49,7 +49,7 @@ def _grid(node: OnnxNode, kind: str) -> Grid:
 
 
 @reads("QuantizeLinear", takes_grids=True)
-def quantize(reader: Reader, node: OnnxNode) -> Value:
+def quantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a rounding to codes; known numbers become codes at once."""
     if node.attribute("block_size", 0):
         raise node.wrong("has a scale per block of an activation, which no format has")
@@ -59,7 +59,7 @@ def quantize(reader: Reader, node: OnnxNode) -> Value:
     x = node[0]
     if x.is_known:
         codes = _codes(x.tensor, grid)
-        return Value((codes, codes), name=x.name, kind=str(kind), grid=grid, is_codes=True)
+        return OnnxValue((codes, codes), name=x.name, kind=str(kind), grid=grid, is_codes=True)
     x = x if x.grid in (None, grid) else reader.settled(x)
     return x.with_grid(grid, is_codes=True)
 
@@ -83,7 +83,7 @@ def _shaped(x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 @reads("DequantizeLinear", takes_grids=True)
-def dequantize(reader: Reader, node: OnnxNode) -> Value:
+def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read codes as numbers: known ones are computed, others are a pair with QuantizeLinear."""
     x = node[0]
     if not x.is_known:
@@ -102,7 +102,7 @@ def dequantize(reader: Reader, node: OnnxNode) -> Value:
     return known(numbers.to(dtype), x.name).with_grid(grid)
 
 
-def _pair(node: OnnxNode, x: Value) -> Value:
+def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
     if not x.is_codes or x.grid is None:
         raise node.wrong(
             "has no QuantizeLinear before it; networks that compute with integers cannot be read"
@@ -117,7 +117,7 @@ def _pair(node: OnnxNode, x: Value) -> Value:
     return x.with_grid(x.grid)
 
 
-def _in_blocks(node: OnnxNode, x: Value) -> Tensor:
+def _in_blocks(node: OnnxNode, x: OnnxValue) -> Tensor:
     """Return the numbers of a constant with a scale per block; it stays in float."""
     axis, block = node.axis(1), node.attribute("block_size", 0)
     scale, point = node.constant(1, "scale"), node.constant(2, "zero point")
@@ -135,7 +135,7 @@ def _in_blocks(node: OnnxNode, x: Value) -> Tensor:
 
 
 @reads("Quant", "IntQuant", domains=QONNX, takes_grids=True)
-def quant(reader: Reader, node: OnnxNode) -> Value:
+def quant(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read QONNX's rounding to any width, with constant parameters."""
     grid = _qonnx_grid(node)
     x = node[0]
@@ -182,7 +182,7 @@ def _axis(node: OnnxNode, scales: list[float]) -> int | None:
 
 
 @reads("BipolarQuant", domains=QONNX, takes_grids=True)
-def bipolar(reader: Reader, node: OnnxNode) -> Value:
+def bipolar(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read QONNX's plus or minus a scale; constants are computed."""
     (scale, *more) = _scales(node)
     if not node[0].is_known or more:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Value
+from chop.onnx.reading.values import OnnxValue
 
 # order of the gates in torch, by their place in ONNX: i o f c -> i f c o, and z r h -> r z h
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -18,7 +18,7 @@ ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], 
 
 
 @reads("LSTM", "GRU", "RNN")
-def recurrent(reader: Reader, node: OnnxNode) -> list[Value | None]:
+def recurrent(reader: Reader, node: OnnxNode) -> list[OnnxValue | None]:
     """Read a recurrent layer without initial states, peepholes or lengths."""
     _check(node)
     weights, hidden = [node.constant(place, "weight") for place in (1, 2)], node[2].tensor.shape[2]
@@ -63,11 +63,11 @@ def _check(node: OnnxNode) -> None:
             raise node.wrong(f"{problem}, which cannot be read; export the network without that")
 
 
-def _is_zero(value: Value | None) -> bool:
+def _is_zero(value: OnnxValue | None) -> bool:
     return value is None or (value.is_known and not any(t.any() for t in value.samples))
 
 
-def _is_absent(lengths: Value | None, node: OnnxNode) -> bool:
+def _is_absent(lengths: OnnxValue | None, node: OnnxNode) -> bool:
     """Whether lengths are left out, or are those of whole sequences."""
     if lengths is None:
         return True
@@ -75,7 +75,7 @@ def _is_absent(lengths: Value | None, node: OnnxNode) -> bool:
     return lengths.is_known and all(bool((t == steps).all()) for t in lengths.samples)
 
 
-def _tensors(node: OnnxNode, bias: Value | None, hidden: int) -> dict[str, Tensor]:
+def _tensors(node: OnnxNode, bias: OnnxValue | None, hidden: int) -> dict[str, Tensor]:
     """Return the weights under torch's names, with the gates in its order."""
     tensors: dict[str, Tensor] = {}
     order = GATES[node.op]
@@ -96,12 +96,12 @@ def _turned(weight: Tensor, order: tuple[int, ...], hidden: int) -> Tensor:
 
 def _results(
     reader: Reader, node: OnnxNode, found: Any, directions: int, hidden: int, *, batch_first: bool
-) -> list[Value | None]:
+) -> list[OnnxValue | None]:
     """Return the sequence with a dimension of directions, and the last states."""
     wanted = [place < len(node.outputs) and bool(node.outputs[place]) for place in range(3)]
-    results: list[Value | None] = [None, None, None]
+    results: list[OnnxValue | None] = [None, None, None]
     if wanted[0]:
-        sequence: Value = found[0]
+        sequence: OnnxValue = found[0]
         sizes = [*sequence.sizes[:2], (directions, directions), (hidden, hidden)]
         if directions == 1:
             axis = 2 if batch_first else 1

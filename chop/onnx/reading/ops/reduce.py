@@ -9,12 +9,12 @@ import torch
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Value
+from chop.onnx.reading.values import OnnxValue
 
-Step = Callable[[Reader, Value], Value]
+Step = Callable[[Reader, OnnxValue], OnnxValue]
 
 
-def _square(reader: Reader, x: Value) -> Value:
+def _square(reader: Reader, x: OnnxValue) -> OnnxValue:
     return reader.call(torch.mul, x, x)  # type: ignore[no-any-return]
 
 
@@ -38,7 +38,7 @@ REDUCTIONS: dict[str, tuple[Step | None, Callable[..., Any], Step | None]] = {
 
 
 @reads(*REDUCTIONS)
-def reduced(reader: Reader, node: OnnxNode) -> Value:
+def reduced(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a reduction over axes, which are attributes or an input by opset."""
     before, function, after = REDUCTIONS[node.op]
     keep, x = bool(node.attribute("keepdims", 1)), node[0]
@@ -56,7 +56,7 @@ def reduced(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("ArgMax", "ArgMin")
-def argument(reader: Reader, node: OnnxNode) -> Value:
+def argument(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the place of the largest or smallest number."""
     if node.attribute("select_last_index", 0):
         raise node.wrong("selects the last of equal numbers, which cannot be read")
@@ -66,7 +66,7 @@ def argument(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("TopK")
-def top_k(reader: Reader, node: OnnxNode) -> list[Value]:
+def top_k(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
     """Read the largest numbers and their places."""
     count = (node.numbers(1, "number") or [node.attribute("k", 1)])[0]
     axis, largest = node.axis(), bool(node.attribute("largest", 1))

@@ -6,13 +6,13 @@ from torch import nn
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Value
+from chop.onnx.reading.values import OnnxValue
 
 LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
 @reads("Resize", "Upsample")
-def resize(reader: Reader, node: OnnxNode) -> Value:
+def resize(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a resize to the nearest or the linear number, as torch computes them."""
     x = node[0]
     mode = node.attribute("mode", "nearest")

@@ -10,7 +10,7 @@ import torch
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.tensors import torch_type
-from chop.onnx.reading.values import Size, Value, known
+from chop.onnx.reading.values import Size, OnnxValue, known
 
 
 def known_numbers(node: OnnxNode, place: int, what: str) -> list[Size]:
@@ -23,7 +23,7 @@ def known_numbers(node: OnnxNode, place: int, what: str) -> list[Size]:
 
 
 @reads("Reshape", commutes=True)
-def reshape(reader: Reader, node: OnnxNode) -> Value:
+def reshape(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a reshape: 0 copies a size, and -1 is what is left."""
     if len(node.inputs) > 1:
         wanted = known_numbers(node, 1, "shape")
@@ -39,7 +39,7 @@ def reshape(reader: Reader, node: OnnxNode) -> Value:
     return reader.reshaped(x, _without_minus_one(node, x, wanted))
 
 
-def with_free_batch(reader: Reader, x: Value, wanted: list[Size]) -> list[Size]:
+def with_free_batch(reader: Reader, x: OnnxValue, wanted: list[Size]) -> list[Size]:
     """Return a shape with the free batch in place of the one that the file was exported for."""
     fixed = reader.fixed_batch
     if fixed is None or x.is_known:
@@ -50,11 +50,11 @@ def with_free_batch(reader: Reader, x: Value, wanted: list[Size]) -> list[Size]:
     ]
 
 
-def _is_free(x: Value, place: int) -> bool:
+def _is_free(x: OnnxValue, place: int) -> bool:
     return place < x.rank and x.sizes[place][0] != x.sizes[place][1]
 
 
-def _without_minus_one(node: OnnxNode, x: Value, wanted: Sequence[Size]) -> list[Size]:
+def _without_minus_one(node: OnnxNode, x: OnnxValue, wanted: Sequence[Size]) -> list[Size]:
     places = [place for place, size in enumerate(wanted) if -1 in size]
     if len(places) > 1 or any(n < -1 for size in wanted for n in size):
         raise node.wrong("has a shape with several -1 or negative sizes; export it again")
@@ -77,7 +77,7 @@ def _without_minus_one(node: OnnxNode, x: Value, wanted: Sequence[Size]) -> list
 
 
 @reads("Flatten", commutes=True)
-def flatten(reader: Reader, node: OnnxNode) -> Value:
+def flatten(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a reshape to two dimensions, split at an axis."""
     x, axis = node[0], node.attribute("axis", 1)
     axis = axis if axis == x.rank else node.axis(1)
@@ -87,7 +87,7 @@ def flatten(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Transpose", commutes=True)
-def transpose(reader: Reader, node: OnnxNode) -> Value:
+def transpose(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a permutation; two that undo each other are left out."""
     x = node[0]
     order = node.attribute("perm") or list(range(x.rank))[::-1]
@@ -96,7 +96,7 @@ def transpose(reader: Reader, node: OnnxNode) -> Value:
     return permuted(reader, x, order)
 
 
-def permuted(reader: Reader, x: Value, order: Sequence[int]) -> Value:
+def permuted(reader: Reader, x: OnnxValue, order: Sequence[int]) -> OnnxValue:
     """Return a value with its dimensions in another order."""
     if list(order) == list(range(x.rank)):
         return x
@@ -105,7 +105,7 @@ def permuted(reader: Reader, x: Value, order: Sequence[int]) -> Value:
         before, former = node.args
         if [former[place] for place in order] == list(range(x.rank)):  # type: ignore[index]
             samples = tuple(t.permute(list(order)) for t in x.samples)
-            return Value((samples[0], samples[1]), before)  # type: ignore[arg-type]
+            return OnnxValue((samples[0], samples[1]), before)  # type: ignore[arg-type]
     return reader.call(torch.permute, x, tuple(order))  # type: ignore[no-any-return]
 
 
@@ -116,7 +116,7 @@ def _axes(node: OnnxNode, rank: int) -> list[int]:
 
 
 @reads("Squeeze", commutes=True)
-def squeeze(reader: Reader, node: OnnxNode) -> Value:
+def squeeze(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the removal of dimensions of size 1."""
     x = node[0]
     axes = _axes(node, x.rank) or [d for d, size in enumerate(x.sizes) if size == (1, 1)]
@@ -128,7 +128,7 @@ def squeeze(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Unsqueeze", commutes=True)
-def unsqueeze(reader: Reader, node: OnnxNode) -> Value:
+def unsqueeze(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the addition of dimensions of size 1."""
     x = node[0]
     count = len(node.numbers(1, "axes") or node.attribute("axes") or [])
@@ -138,7 +138,7 @@ def unsqueeze(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Expand", commutes=True)
-def expand(reader: Reader, node: OnnxNode) -> Value:
+def expand(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a repetition of dimensions of size 1."""
     x, wanted = node[0], known_numbers(node, 1, "shape")
     rank = max(x.rank, len(wanted))
@@ -154,7 +154,7 @@ def expand(reader: Reader, node: OnnxNode) -> Value:
         return x
     if x.is_known:
         pair = [t.expand(s) for t, s in zip(x.samples, zip(*sizes, strict=True), strict=True)]
-        return Value((pair[0], pair[1]))
+        return OnnxValue((pair[0], pair[1]))
     kept = rank - x.rank
     shape = [
         -1 if place >= kept and size == have[place] else reader.shape([size])[0]
@@ -164,14 +164,14 @@ def expand(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Tile")
-def tile(reader: Reader, node: OnnxNode) -> Value:
+def tile(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a repetition of the whole tensor."""
     times = node.numbers(1, "repeats") or []
     return reader.call(torch.tile, node[0], tuple(int(n) for n in times))  # type: ignore[no-any-return]
 
 
 @reads("Shape")
-def shape(reader: Reader, node: OnnxNode) -> Value:
+def shape(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the sizes of a tensor as known numbers, which may differ by trial."""
     pair = []
     for sample in node[0].samples:
@@ -182,21 +182,21 @@ def shape(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Size")
-def size(reader: Reader, node: OnnxNode) -> Value:
+def size(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the number of elements."""
     return _sizes([torch.tensor(sample.numel()) for sample in node[0].samples])
 
 
-def _sizes(pair: list[torch.Tensor]) -> Value:
+def _sizes(pair: list[torch.Tensor]) -> OnnxValue:
     same = torch.equal(*pair)
-    return known(pair[0]) if same else Value((pair[0], pair[1]))
+    return known(pair[0]) if same else OnnxValue((pair[0], pair[1]))
 
 
 @reads("Constant")
-def constant(reader: Reader, node: OnnxNode) -> Value:
+def constant(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a constant."""
     value = node.attribute("value")
-    if isinstance(value, Value):
+    if isinstance(value, OnnxValue):
         return known(value.tensor, node.outputs[0], value.kind)
     for name, dtype in (("value_float", torch.float32), ("value_int", torch.int64)):
         for key in (name, f"{name}s"):
@@ -206,21 +206,21 @@ def constant(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("ConstantOfShape")
-def constant_of_shape(reader: Reader, node: OnnxNode) -> Value:
+def constant_of_shape(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a tensor of equal numbers."""
     fill = node.attribute("value")
-    number = fill.tensor.reshape(-1)[0] if isinstance(fill, Value) else torch.tensor(0.0)
+    number = fill.tensor.reshape(-1)[0] if isinstance(fill, OnnxValue) else torch.tensor(0.0)
     sizes = known_numbers(node, 0, "shape")
     if any(n < 0 for size in sizes for n in size):
         raise node.wrong("has a negative size; export the network again")
     # one number is stored, however large the shape is
     pair = [number.expand([size[trial] for size in sizes]) for trial in (0, 1)]
     same = pair[0].shape == pair[1].shape
-    return Value((pair[0], pair[0] if same else pair[1]))
+    return OnnxValue((pair[0], pair[0] if same else pair[1]))
 
 
 @reads("Range")
-def arange(reader: Reader, node: OnnxNode) -> Value:
+def arange(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the numbers from a start to a limit."""
     parts = [node[place] for place in range(3)]
     if not all(part.is_known for part in parts):
@@ -235,16 +235,16 @@ def arange(reader: Reader, node: OnnxNode) -> Value:
 
 
 @reads("Cast")
-def cast(reader: Reader, node: OnnxNode) -> Value:
+def cast(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a change of the type."""
     return _cast(reader, node[0], torch_type(node.attribute("to", 0), node.label))
 
 
 @reads("CastLike")
-def cast_like(reader: Reader, node: OnnxNode) -> Value:
+def cast_like(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a change to the type of another tensor."""
     return _cast(reader, node[0], node[1].dtype)
 
 
-def _cast(reader: Reader, x: Value, dtype: torch.dtype) -> Value:
-    return x if x.dtype == dtype else reader.method("to", x, dtype)  # type: ignore[no-any-return]
+def _cast(reader: Reader, x: OnnxValue, dtype: torch.dtype) -> OnnxValue:
+    return x if x.dtype == dtype else reader.method("to", x, dtype)
