@@ -38,7 +38,7 @@ def layer_path(node_name: str, op: str) -> str:
     """
     parts = re.split(r"[/:]+", node_name.removeprefix("node_"))
     parts = [part for part in parts if not SCOPES.fullmatch(part)]
-    if parts and re.fullmatch(rf"(?i){re.escape(op)}(_?\d+)?|\d+", parts[-1]):
+    if parts and re.fullmatch(rf"(?i){re.escape(op)}(\dd)?(_?\d+)?|\d+", parts[-1]):
         parts.pop()
     path: list[str] = []
     for part in parts:

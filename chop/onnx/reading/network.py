@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 BATCH = "batch"
 TRIALS = (2, 3)  # batches
-FREE_TRIALS = (64, 96)  # of the first free size besides the batch; the next have others
+# other free sizes; no pair is a multiple of another, and networks can halve them five times
+FREE_TRIALS = ((96, 64), (160, 224), (352, 416), (544, 608))
 MOST_NAMED = 20  # operators in a message
 
 
@@ -40,7 +41,7 @@ class NetworkInput:
 
     def example(self, batch: int = 2) -> torch.Tensor:
         """Return zeros of its shape, with free sizes other than the batch as in trials."""
-        sizes = [size if isinstance(size, int) else FREE_TRIALS[0] for size in self.shape]
+        sizes = [size if isinstance(size, int) else FREE_TRIALS[0][0] for size in self.shape]
         if self.shape and isinstance(self.shape[0], str):
             sizes[0] = batch
         return torch.zeros(sizes, dtype=self.dtype)
@@ -88,7 +89,7 @@ def network_of(
     if proto.graph.sparse_initializer:
         raise UnreadableModel(f"{owner} has sparse weights; export the network with dense ones")
     inputs = _inputs(proto, weights, owner, sizes)
-    free = [_with_free_batch(each) for each in inputs]
+    free = _with_free_batch(inputs)
     try:
         return _read(proto, weights, owner, free, _fixed_batch(inputs))
     except UnreadableModel:
@@ -139,10 +140,11 @@ def _input(proto: Any, owner: str, sizes: Mapping[str, int]) -> NetworkInput:
     return NetworkInput(proto.name, dtype, tuple(shape))
 
 
-def _with_free_batch(each: NetworkInput) -> NetworkInput:
-    if not each.shape or isinstance(each.shape[0], str):
-        return each
-    return replace(each, shape=(BATCH, *each.shape[1:]))
+def _with_free_batch(inputs: list[NetworkInput]) -> list[NetworkInput]:
+    """Return the inputs of a file without any free size for any batch."""
+    if any(isinstance(size, str) for each in inputs for size in each.shape):
+        return inputs
+    return [replace(e, shape=(BATCH, *e.shape[1:])) if e.shape else e for e in inputs]
 
 
 def _fixed_batch(inputs: list[NetworkInput]) -> int | None:
@@ -166,7 +168,7 @@ def _read(
     values: dict[str, OnnxValue] = {
         name: known(stored.tensor, name, stored.kind) for name, stored in weights.items()
     }
-    trials = dict(_trials(inputs))
+    trials = dict(_trials(inputs, owner))
     for each in inputs:
         pair = [[s if isinstance(s, int) else trials[s][i] for s in each.shape] for i in (0, 1)]
         samples = [torch.empty(sizes, dtype=each.dtype, device="meta") for sizes in pair]
@@ -187,7 +189,7 @@ def _read(
     return OnnxNetwork(model, reader.configs(), tuple(inputs), tuple(map(identifier, outputs)))
 
 
-def _trials(inputs: list[NetworkInput]) -> Iterator[tuple[str, tuple[int, int]]]:
+def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield two sizes for each free dimension; the first one of the first input is the batch."""
     free = [size for each in inputs for size in each.shape if isinstance(size, str)]
     batches = {each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], str)}
@@ -196,7 +198,12 @@ def _trials(inputs: list[NetworkInput]) -> Iterator[tuple[str, tuple[int, int]]]
         if name in batches:
             yield name, TRIALS
         else:
-            yield name, (FREE_TRIALS[0] * (number + 1), FREE_TRIALS[1] * (number + 1))
+            if number == len(FREE_TRIALS):
+                raise UnreadableModel(
+                    f"{owner} has more than {number} free sizes besides the batch; fix some with "
+                    f"read_model(…, sizes={{name: size}})"
+                )
+            yield name, FREE_TRIALS[number]
             number += 1
 
 

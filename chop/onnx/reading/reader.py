@@ -13,12 +13,14 @@ from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.grids import Grid, configured
 from chop.onnx.reading.names import free_path, identifier, layer_path, path_of_weight
 from chop.onnx.reading.registry import OnnxNode
-from chop.onnx.reading.values import FreeSize, Size, OnnxValue, mapped, values_in
+from chop.onnx.reading.values import FreeSize, OnnxValue, Size, mapped, values_in
 
 __all__ = ["Reader"]
 
 LARGEST_CONSTANT = 2**28  # numbers of a constant that a file may compute
 BUFFER = "constant"
+# operators that become a layer, with calls of functions around it
+LAYERS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LSTM", "GRU", "RNN", "HardSigmoid")
 
 
 class Reader:
@@ -57,6 +59,8 @@ class Reader:
             return self._computed(function, args, kwargs, values)
         samples = [self._tried(function, args, kwargs, place) for place in (0, 1)]
         hint = identifier(self.node.path or self.node.op.lower(), "node")
+        if self.node.op in LAYERS:  # whose path is the name of the layer
+            hint = f"{hint}_{getattr(function, '__name__', 'part')}"
         args, kwargs = mapped((args, kwargs), self._argument)
         new = self.graph.create_node(op, target, args, kwargs, name=hint.replace(".", "_"))
         return _results(samples, new)
@@ -118,7 +122,8 @@ class Reader:
         layer.eval()
         weighted = next((v.name for v in self.node.inputs[1:2] if v is not None), "")
         path = (path_of_weight(weighted) if weights else "") or self.node.path
-        path = self.free_path(path or self.node.op.lower())
+        op = self.node.op.lower()
+        path = self.free_path(f"{path}_{op}" if path in self._paths else path or op)
         self._check_types(layer, inputs, weights or {})
         samples = [self._tried(layer, inputs, {}, place) for place in (0, 1)]
         for name, tensor in (weights or {}).items():

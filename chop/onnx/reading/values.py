@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from chop.onnx.reading.grids import Grid
 
-__all__ = ["Size", "OnnxValue", "is_constant", "known"]
+__all__ = ["OnnxValue", "Size", "is_constant", "known"]
 
 # a size of a tensor for each of the two trial sizes of the free dimensions
 Size = tuple[int, int]

@@ -12,7 +12,7 @@ from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode
 from chop.onnx.reading.values import OnnxValue
 
-__all__ = ["Pads", "OnnxWindow", "padded"]
+__all__ = ["OnnxWindow", "Pads", "padded"]
 
 Pads = tuple[list[int], list[int]]  # before and after, for each dimension
 SAME = ("SAME_UPPER", "SAME_LOWER")

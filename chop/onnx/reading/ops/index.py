@@ -12,7 +12,7 @@ from torch import nn
 from chop.onnx.reading.ops.shape import known_numbers
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.values import Size, OnnxValue, is_constant, known
+from chop.onnx.reading.values import OnnxValue, Size, is_constant, known
 
 MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 

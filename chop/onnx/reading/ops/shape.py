@@ -10,7 +10,7 @@ import torch
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.tensors import torch_type
-from chop.onnx.reading.values import Size, OnnxValue, known
+from chop.onnx.reading.values import OnnxValue, Size, known
 
 
 def known_numbers(node: OnnxNode, place: int, what: str) -> list[Size]:
