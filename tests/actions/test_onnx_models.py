@@ -107,7 +107,7 @@ def test_a_network_is_quantised_tested_again_and_searched(jets, ch, tmp_path):
 @pytest.mark.rtl
 @pytest.mark.parametrize("kind", ["images", "jets"])
 def test_from_a_file_to_a_circuit_that_equals_the_network(kind, ch, tmp_path, request):
-    file, words = request.getfixturevalue(kind)
+    _, words = request.getfixturevalue(kind)
     (tmp_path / "q.toml").write_text(QUANTIZE.format(op="conv2d"))
     ch("transform", *words, "--config", tmp_path / "q.toml", "--project", "p")
     layer = {"images": "sequential_dense", "jets": "layers_2"}[kind]

@@ -223,6 +223,17 @@ def test_names_that_are_not_names_of_python_become_some(tmp_path):
     assert all(part.isidentifier() for name in names for part in name.split("."))
 
 
+def test_names_of_inputs_hide_no_function_and_no_other_input(tmp_path):
+    names = ["self", "torch", "a b", "a_b", "getattr", "input", "operator"]
+    nodes = [
+        node("Concat", names, "c", axis=1), node("Transpose", ["c"], "t"),
+        node("Slice", ["t", "one", "two"], "s"), node("Relu", ["s"], "y", "0"),
+    ]  # fmt: skip
+    constants = {"one": np.array([1]), "two": np.array([9])}
+    file = written(model(nodes, {n: ["batch", 2] for n in names}, ["y"], constants), tmp_path)
+    agree(file, {n: array(3, 2, seed=i) for i, n in enumerate(names)})
+
+
 def test_a_network_that_was_read_is_saved_and_loaded(tmp_path):
     network = read_network(written(keras(), tmp_path))
     graph = MaseGraph(network.model)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections.abc import Iterable
 
 from torch import fx
 
-__all__ = ["identifier", "layer_path", "path_of_weight"]
+__all__ = ["free_path", "identifier", "layer_path", "parameter_name", "path_of_weight"]
 
+# what the code of a graph reads, besides functions of Python
+HIDDEN = ("self", "torch", "operator", "inf", "nan", "device", "fx_pytree", "pytree")
+USUAL_INPUTS = ("input",)
 WEIGHT = re.compile(r"(.+)[._/](?:weight|kernel|W|w|gamma|scale)(?::\d+|/Read.*|_quantized)?")
 # scopes that exporters put around the whole network
 SCOPES = re.compile(r"StatefulPartitionedCall(_\d+)?|PartitionedCall(_\d+)?|main_graph|")
@@ -24,6 +28,23 @@ def identifier(text: str, otherwise: str = "value") -> str:
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or otherwise
     name = f"{otherwise}_{name}" if name[0].isdigit() else name
     return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def parameter_name(text: str, taken: Iterable[str]) -> str:
+    """Return text as the name of a parameter of `forward`, which no other parameter has.
+
+    The code that fx writes reads functions by their names, which a parameter must not hide.
+
+    >>> parameter_name("x", []), parameter_name("torch", []), parameter_name("x", ["x"])
+    ('x', 'torch_', 'x_1')
+    """
+    name, known = identifier(text, "input"), set(taken)
+    is_read = name in HIDDEN or (hasattr(builtins, name) and name not in USUAL_INPUTS)
+    name = f"{name}_" if is_read else name
+    new, number = name, 1
+    while new in known:
+        new, number = f"{name}_{number}", number + 1
+    return new
 
 
 def layer_path(node_name: str, op: str) -> str:

@@ -11,7 +11,13 @@ from torch import Tensor, fx, nn
 
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.grids import Grid, configured
-from chop.onnx.reading.names import free_path, identifier, layer_path, path_of_weight
+from chop.onnx.reading.names import (
+    free_path,
+    identifier,
+    layer_path,
+    parameter_name,
+    path_of_weight,
+)
 from chop.onnx.reading.registry import OnnxNode
 from chop.onnx.reading.values import FreeSize, OnnxValue, Size, mapped, values_in
 
@@ -41,7 +47,8 @@ class Reader:
 
     def input(self, name: str, samples: tuple[Tensor, Tensor]) -> OnnxValue:
         """Add an input of the network."""
-        value = OnnxValue(samples, self.graph.placeholder(identifier(name, "input")), name)
+        word = parameter_name(name, [str(value.node.target) for value in self.inputs if value.node])
+        value = OnnxValue(samples, self.graph.placeholder(word), name)
         self.inputs.append(value)
         return value
 
