@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -58,10 +60,17 @@ def quantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     grid = _grid(node, kind or "")
     x = node[0]
     if x.is_known:
-        codes = _codes(x.tensor, grid)
-        return OnnxValue((codes, codes), name=x.name, kind=str(kind), grid=grid, is_codes=True)
+        codes = _each(x, lambda t: _codes(t, grid))
+        return replace(codes, kind=str(kind), grid=grid, is_codes=True)
     x = x if x.grid in (None, grid) else reader.settled(x)
     return x.with_grid(grid, is_codes=True)
+
+
+def _each(x: OnnxValue, function: Callable[[Tensor], Tensor]) -> OnnxValue:
+    """Return a function of known numbers."""
+    first = function(x.samples[0])
+    second = first if x.samples[0] is x.samples[1] else function(x.samples[1])
+    return OnnxValue((first, second), name=x.name)
 
 
 def _codes(x: Tensor, grid: Grid) -> Tensor:
@@ -97,9 +106,8 @@ def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
             grid.scales, grid.zero_points, x.grid.low, x.grid.high, grid.axis, label=grid.label
         )
     scale, point = _shaped(x.tensor, grid)
-    numbers = (x.tensor.to(torch.float32) - point) * scale
     dtype = node[1].dtype
-    return known(numbers.to(dtype), x.name).with_grid(grid)
+    return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(grid)
 
 
 def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
@@ -144,8 +152,12 @@ def quant(reader: Reader, node: OnnxNode) -> OnnxValue:
         return x.with_grid(grid)
     scale, point = _shaped(x.tensor, grid)
     rounded = torch.floor if grid.rounding == "floor" else torch.round
-    codes = rounded((x.tensor / scale + point).clamp(grid.low, grid.high))
-    return known(((codes - point) * scale).to(x.dtype), x.name).with_grid(grid)
+
+    def numbers(t: Tensor) -> Tensor:
+        codes = rounded((t / scale + point).clamp(grid.low, grid.high))
+        return ((codes - point) * scale).to(t.dtype)
+
+    return _each(x, numbers).with_grid(grid)
 
 
 def _qonnx_grid(node: OnnxNode) -> Grid:
