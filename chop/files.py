@@ -52,6 +52,11 @@ def default_project_dir() -> Path:
 # --- files
 
 
+def is_onnx_file(name: object) -> bool:
+    """Whether the name of a model is the path of an ONNX file."""
+    return str(name).lower().endswith(".onnx")
+
+
 def why_missing(path: str | Path, kind: str = "file or folder") -> str:
     """Return why nothing exists at `path`, with the link that leads nowhere if one does."""
     return broken_link(path) or f"there is no {kind} {str(path)!r}"

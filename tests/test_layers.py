@@ -41,7 +41,7 @@ onnx: registry extras options log files memory charts libraries processes versio
 passes: registry options log files memory dotted charts numerics integers ir layers
     hardware onnx testing
 dataset: registry extras log files memory options plain_tensors
-models: registry extras log options dataset checkpoints layers
+models: registry extras log files options dataset checkpoints layers onnx
 training: registry options files memory processes charts checkpoints devices version dataset
     numerics ir layers passes
 nn: numerics ir layers passes

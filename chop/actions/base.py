@@ -17,7 +17,7 @@ Requirement = Callable[[RunConfig], None]
 
 def needs_checkpoint(config: RunConfig) -> None:
     """Require a checkpoint or published weights to load."""
-    if config.load_name is None and not config.is_pretrained:
+    if not config.has_weights:
         raise ConfigError("a checkpoint is required; give one with --load")
 
 

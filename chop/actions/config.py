@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 
 from chop.actions.onnx_models import RunnableFormat
 from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
-from chop.files import default_project_dir
+from chop.files import default_project_dir, is_onnx_file
 from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
 from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target
@@ -204,7 +204,9 @@ class RunConfig:
         ),
     ] = None
 
-    model: Annotated[str | None, Main("Model name; `ch --info model` lists all models.")] = None
+    model: Annotated[
+        str | None, Main("Model name (`ch --info model` lists all), or path of an .onnx file.")
+    ] = None
     dataset: Annotated[
         str | None, Main("Data set name; `ch --info dataset` lists all data sets.")
     ] = None
@@ -461,6 +463,11 @@ class RunConfig:
     synth: Annotated[Table, InFile("Settings for `ch synth`: target, place, timeout.")] = field(
         default_factory=dict
     )
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the model comes with weights: a checkpoint, published ones, or an ONNX file."""
+        return self.load_name is not None or self.is_pretrained or is_onnx_file(self.model)
 
     @property
     def task_in_full(self) -> str:

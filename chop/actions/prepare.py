@@ -133,4 +133,26 @@ def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, Mase
             quant_config=quant_config,
             **config.model_args,
         )
+        model = as_in_file(model)
     return model, get_model_info(name)
+
+
+def as_in_file(model: nn.Module) -> nn.Module:
+    """Return a network that was read from an ONNX file, quantised to the formats of the file."""
+    from chop.models.onnx_files import FORMATS, INPUTS
+
+    meta = getattr(model, "meta", {})
+    if not meta.get(FORMATS):
+        return model
+    from chop.ir.graph.mase_graph import MaseGraph
+    from chop.passes import Pipeline
+
+    tables = {name: {"config": config} for name, config in meta[FORMATS].items()}
+    logger.info("Quantising %d nodes as the ONNX file does", len(tables))
+    steps = [
+        "init_metadata",
+        ("add_common_metadata", {"dummy_in": meta[INPUTS], "add_value": False}),
+        ("quantize", {"by": "name", **tables}),
+    ]
+    graph = Pipeline(steps)(MaseGraph(model))[0]  # type: ignore[arg-type]
+    return graph.model

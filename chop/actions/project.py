@@ -13,6 +13,7 @@ from typing import Literal
 
 from chop.actions.config import ConfigError, RunConfig, default_project_dir
 from chop.actions.search.store.running import FILE as RUNNING
+from chop.files import is_onnx_file
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 
@@ -176,7 +177,8 @@ def find_project_to_resume(
 
 def _stem(config: RunConfig) -> str:
     """Return the derived name without its date, such as `jsc-tiny_classification_jsc_`."""
-    model, dataset = (str(name).replace("/", "-") for name in (config.model, config.dataset))
+    model = Path(str(config.model)).stem if is_onnx_file(config.model) else config.model
+    model, dataset = (str(name).replace("/", "-") for name in (model, config.dataset))
     return f"{model}_{config.task_in_full}_{dataset}_"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.examples import config_path
 from chop.actions.options import ConfigOption
-from chop.files import restore_folder, why_missing
+from chop.files import is_onnx_file, restore_folder, why_missing
 from chop.options import did_you_mean
 from chop.redaction import redacted
 from chop.training.options import spellings
@@ -69,6 +69,7 @@ def resolve(flags: Mapping[str, Any], *, needs_names: bool = True) -> Resolved:
         raise ConfigError(*problems)
     chosen = _defaults() | (file or {}) | typed
     chosen |= dict(_located(chosen, typed, problems))
+    chosen |= _onnx_model(chosen, typed, problems)
     needed = {"model": "a model", "dataset": "a data set"}
     missing = [what for name, what in needed.items() if chosen[name] is None]
     if missing and needs_names:
@@ -164,6 +165,26 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
             paths[0], load_type = _checkpoint_in(paths[0], chosen["load_type"])
             yield "load_type", load_type
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])
+
+
+def _onnx_model(chosen: Values, flags: Values, problems: list[str]) -> Values:
+    """Return the options with an ONNX file of --load as the model, and its path absolute."""
+    model, load_name = chosen["model"], chosen["load_name"]
+    if load_name is not None and is_onnx_file(load_name):
+        if model not in (None, "onnx", load_name) and not is_onnx_file(model):
+            problems.append(
+                f"--load: {load_name} is a whole network and not weights of {model!r}; give it in "
+                f"place of the model, as in: ch test {Path(load_name).name} DATASET"
+            )
+        return {"model": str(load_name), "load_name": None}
+    if model == "onnx":
+        problems.append("MODEL: onnx needs the file of the network; give it with --load FILE.onnx")
+    if model is None or not is_onnx_file(model):
+        return {}
+    path = _absolute(model, None if "model" in flags else chosen["config"])
+    if not path.exists():
+        problems.append(f"MODEL: {why_missing(path, 'file')}")
+    return {"model": str(path)}
 
 
 def _in_project_dir(path: Path, given: Path, project_dir: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import logging
@@ -16,6 +17,7 @@ from torch import nn
 from chop.checkpoints import load_model
 from chop.dataset.base import TASK_NAMES, MaseDatasetInfo
 from chop.extras import install_command
+from chop.files import is_onnx_file
 from chop.models.info import ABILITIES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
 from chop.registry import Registry, UnknownName, identity, unknown
@@ -249,6 +251,10 @@ class ModelFamily(MutableMapping[str, dict[str, Any]]):
 
 
 def _find(name: str | None) -> ModelSpec:
+    if name is not None and is_onnx_file(name):
+        from chop.models.onnx_files import build_onnx, onnx_info
+
+        return ModelSpec(onnx_info(name), functools.partial(build_onnx, name))
     if name is None or name not in MODELS:
         raise UnknownModel("model", name, sorted(MODELS), MODELS.advice)
     return MODELS[name]

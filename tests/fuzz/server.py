@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 # what commands import when they need it, besides MASE; pyarrow starts a thread, so it is left out
 MODULES = (
-    *("alembic.config", "h5py", "numpy.ctypeslib", "safetensors.torch", "torch._dynamo"),
+    *("alembic.config", "h5py", "numpy.ctypeslib", "onnx", "safetensors.torch", "torch._dynamo"),
     *("torch.utils.serialization", "torch.utils.tensorboard"),
     *("typer._adapters", "typer.rich_utils"),
 )

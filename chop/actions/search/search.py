@@ -168,7 +168,7 @@ def run_search(config: RunConfig, project: Project) -> None:
             config.accelerator,
             config.seed,
             cf_args=config.cf_args,
-            trained=load_name is not None or config.is_pretrained,
+            trained=load_name is not None or config.has_weights,
             allow_nonfinite=config.allow_nonfinite,
             is_traced=is_traced,
         )

@@ -118,7 +118,7 @@ def parent_checkpoint(
 
     Unless this process is `alone` in the project, it does not resume the training of another.
     """
-    if config.load_name is not None or config.is_pretrained:
+    if config.has_weights:
         return config.load_name, config.load_type
     if config.search.get("train_parent"):
         return _trained(config, project, model, data_module, alone=alone), "pl"
@@ -137,8 +137,7 @@ def parent_checkpoint(
 
 def trains_parent(config: RunConfig, project: Project) -> bool:
     """Whether the parent has yet to be trained, or to be trained to the end."""
-    loaded = config.load_name is not None or config.is_pretrained
-    if loaded or not config.search.get("train_parent"):
+    if config.has_weights or not config.search.get("train_parent"):
         return False
     earlier = _earlier(config, project)
     return earlier is None or not earlier.is_complete

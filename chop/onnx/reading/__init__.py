@@ -1,0 +1,18 @@
+"""ONNX files as networks of torch layers.
+
+scan.py, files.py and tensors.py read and check the file, network.py goes through its nodes,
+reader.py builds the graph, and ops/ has one function per operator.
+"""
+
+from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.network import NetworkInput, OnnxNetwork, read_model, read_network
+from chop.onnx.reading.registry import known_operators
+
+__all__ = [
+    "NetworkInput",
+    "OnnxNetwork",
+    "UnreadableModel",
+    "known_operators",
+    "read_model",
+    "read_network",
+]

@@ -1,0 +1,242 @@
+"""An ONNX file as a network of torch layers."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.files import load_proto, opset_of
+from chop.onnx.reading.names import identifier
+from chop.onnx.reading.reader import Reader
+from chop.onnx.reading.registry import OnnxNode, operator
+from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type
+from chop.onnx.reading.values import OnnxValue, known
+
+__all__ = ["NetworkInput", "OnnxNetwork", "read_model", "read_network"]
+
+logger = logging.getLogger(__name__)
+
+BATCH = "batch"
+TRIALS = (2, 3)  # batches
+# other free sizes; no pair is a multiple of another, and networks can halve them five times
+FREE_TRIALS = ((96, 64), (160, 224), (352, 416), (544, 608))
+MOST_NAMED = 20  # operators in a message
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """An input: its name, its type, and its shape, in which a text is a free size."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]
+
+    def example(self, batch: int = 2) -> torch.Tensor:
+        """Return zeros of its shape, with free sizes other than the batch as in trials."""
+        sizes = [size if isinstance(size, int) else FREE_TRIALS[0][0] for size in self.shape]
+        if self.shape and isinstance(self.shape[0], str):
+            sizes[0] = batch
+        return torch.zeros(sizes, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class OnnxNetwork:
+    """A network that was read: in float, and the number formats that the file rounds to.
+
+    `formats` maps names of nodes to configs of the pass `quantize`.
+    """
+
+    model: fx.GraphModule
+    formats: Mapping[str, Mapping[str, Any]]
+    inputs: tuple[NetworkInput, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def quantize_options(self) -> dict[str, Any]:
+        """The options of the pass `quantize` that make the network round as the file does."""
+        return {"by": "name", **{k: {"config": dict(v)} for k, v in self.formats.items()}}
+
+
+def read_model(file: str | Path, *, sizes: Mapping[str, int] | None = None) -> fx.GraphModule:
+    """Return the network of an ONNX file, in float: `read_network(file).model`."""
+    return read_network(file, sizes=sizes).model
+
+
+def read_network(file: str | Path, *, sizes: Mapping[str, int] | None = None) -> OnnxNetwork:
+    """Read an ONNX file as a network of torch layers, which accepts any batch.
+
+    `sizes` fixes free sizes other than the batch, by their name in the file.
+    """
+    proto = load_proto(file)
+    path = Path(file).expanduser()
+    weights = {t.name: stored_tensor(t, str(file), path.parent) for t in proto.graph.initializer}
+    return network_of(proto, weights, str(file), dict(sizes or {}))
+
+
+def network_of(
+    proto: Any, weights: Mapping[str, Stored], owner: str, sizes: Mapping[str, int]
+) -> OnnxNetwork:
+    """Return the network of a parsed file; for the batch of the file, if it accepts no other."""
+    _check_operators(proto, owner)
+    if proto.graph.sparse_initializer:
+        raise UnreadableModel(f"{owner} has sparse weights; export the network with dense ones")
+    inputs = _inputs(proto, weights, owner, sizes)
+    free = _with_free_batch(inputs)
+    try:
+        return _read(proto, weights, owner, free, _fixed_batch(inputs))
+    except UnreadableModel:
+        if free == inputs:
+            raise
+        return _read(proto, weights, owner, inputs, None)
+
+
+def _check_operators(proto: Any, owner: str) -> None:
+    """Refuse all operators that are not known at once."""
+    unknown = Counter(
+        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        for node in proto.graph.node
+        if operator(node.domain, node.op_type) is None
+    )
+    if unknown:
+        names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        word = "operator" if len(names) == 1 else "operators"
+        raise UnreadableModel(
+            f"{owner} uses the {word} {', '.join(names[:MOST_NAMED])}{more}, which cannot be read; "
+            f"docs/reading_onnx.md lists those that can"
+        )
+
+
+def _inputs(
+    proto: Any, weights: Mapping[str, Stored], owner: str, sizes: Mapping[str, int]
+) -> list[NetworkInput]:
+    found = [each for each in proto.graph.input if each.name not in weights]
+    if not found or not proto.graph.output:
+        raise UnreadableModel(f"{owner} has no input or no output; export the network again")
+    return [_input(each, owner, sizes) for each in found]
+
+
+def _input(proto: Any, owner: str, sizes: Mapping[str, int]) -> NetworkInput:
+    kind = proto.type.tensor_type
+    if not proto.type.HasField("tensor_type") or not kind.HasField("shape"):
+        raise UnreadableModel(
+            f"{owner}: input {proto.name!r:.80} is no tensor, or has no shape; export the network "
+            f"with the shapes of its inputs"
+        )
+    dtype = torch_type(kind.elem_type, f"{owner}: input {proto.name!r:.80}")
+    shape: list[int | str] = []
+    for place, dim in enumerate(kind.shape.dim):
+        name = dim.dim_param or (BATCH if place == 0 else f"size_{place}")
+        size = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else name
+        shape.append(sizes.get(size, size) if isinstance(size, str) else size)
+    return NetworkInput(proto.name, dtype, tuple(shape))
+
+
+def _with_free_batch(inputs: list[NetworkInput]) -> list[NetworkInput]:
+    """Return the inputs of a file without any free size for any batch."""
+    if any(isinstance(size, str) for each in inputs for size in each.shape):
+        return inputs
+    return [replace(e, shape=(BATCH, *e.shape[1:])) if e.shape else e for e in inputs]
+
+
+def _fixed_batch(inputs: list[NetworkInput]) -> int | None:
+    """Return the batch that a file is exported for; None if any is accepted."""
+    sizes = {each.shape[0] for each in inputs if each.shape}
+    (size,) = sizes if len(sizes) == 1 else (None,)
+    return size if isinstance(size, int) else None
+
+
+def _read(
+    proto: Any,
+    weights: Mapping[str, Stored],
+    owner: str,
+    inputs: list[NetworkInput],
+    batch: int | None,
+) -> OnnxNetwork:
+    reader = Reader(opset_of(proto), batch)
+    graph = proto.graph
+    read = [name for node in graph.node for name in node.input]
+    reader.uses = Counter([*read, *(output.name for output in graph.output)])
+    values: dict[str, OnnxValue] = {
+        name: known(stored.tensor, name, stored.kind) for name, stored in weights.items()
+    }
+    trials = dict(_trials(inputs, owner))
+    for each in inputs:
+        pair = [[s if isinstance(s, int) else trials[s][i] for s in each.shape] for i in (0, 1)]
+        samples = [torch.empty(sizes, dtype=each.dtype, device="meta") for sizes in pair]
+        values[each.name] = reader.input(each.name, (samples[0], samples[1]))
+    for node in graph.node:
+        _read_node(reader, node, values, owner)
+    outputs = tuple(output.name for output in graph.output)
+    results = [_output(reader, values, name, owner) for name in outputs]
+    reader.graph.output(results[0] if len(results) == 1 else tuple(results))
+    model = fx.GraphModule(reader.root, reader.graph, "OnnxModel")
+    model.graph.eliminate_dead_code()
+    model.recompile()
+    model.eval()
+    inputs = [
+        replace(each, name=str(node.target))
+        for each, node in zip(inputs, [v.node for v in reader.inputs if v.node], strict=True)
+    ]
+    return OnnxNetwork(model, reader.configs(), tuple(inputs), tuple(map(identifier, outputs)))
+
+
+def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield two sizes for each free dimension; the first one of the first input is the batch."""
+    free = [size for each in inputs for size in each.shape if isinstance(size, str)]
+    batches = {each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], str)}
+    number = 0
+    for name in dict.fromkeys(free):
+        if name in batches:
+            yield name, TRIALS
+        else:
+            if number == len(FREE_TRIALS):
+                raise UnreadableModel(
+                    f"{owner} has more than {number} free sizes besides the batch; fix some with "
+                    f"read_model(…, sizes={{name: size}})"
+                )
+            yield name, FREE_TRIALS[number]
+            number += 1
+
+
+def _read_node(reader: Reader, proto: Any, values: dict[str, OnnxValue], owner: str) -> None:
+    """Add what a node computes to the graph, and its results to the values."""
+    known_as = operator(proto.domain, proto.op_type)
+    assert known_as is not None
+    node = OnnxNode(proto, [], owner)
+    reader.current = node
+    missing = [name for name in proto.input if name and name not in values]
+    if missing:
+        raise node.wrong(f"reads {missing[0]!r:.80}, which no node computes; export it again")
+    grid = None
+    first = values.get(proto.input[0]) if proto.input else None
+    if known_as.commutes and first is not None and not first.is_codes:
+        grid = first.grid if first.grid is not None and first.grid.axis is None else None
+    for place, name in enumerate(proto.input):
+        if name and not known_as.takes_grids and not (grid is not None and place == 0):
+            values[name] = reader.settled(values[name])
+    inputs = [values[name] if name else None for name in proto.input]
+    if grid is not None and inputs[0] is not None:
+        inputs[0] = inputs[0].with_grid(None)
+    node.inputs = inputs
+    results = known_as.function(reader, node)
+    listed = [results] if isinstance(results, OnnxValue) else list(results)
+    for name, value in zip(node.outputs, listed, strict=False):
+        if name and value is not None:
+            values[name] = value.with_grid(grid) if grid is not None else value
+
+
+def _output(reader: Reader, values: Mapping[str, OnnxValue], name: str, owner: str) -> Any:
+    if name not in values:
+        raise UnreadableModel(f"{owner}: no node computes the output {name!r:.80}; export it again")
+    reader.current = reader.current or OnnxNode.__new__(OnnxNode)
+    value = reader.settled(values[name])
+    return reader._argument(value)

@@ -1,0 +1,1 @@
+"""How operators of ONNX are read, one file per family."""

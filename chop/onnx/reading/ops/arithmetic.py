@@ -1,0 +1,145 @@
+"""Arithmetic, comparisons and choices, number by number."""
+
+from __future__ import annotations
+
+import operator as python
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from chop.onnx.reading.reader import Reader
+from chop.onnx.reading.registry import OnnxNode, reads
+from chop.onnx.reading.rounded import rounded_call
+from chop.onnx.reading.values import OnnxValue, is_constant
+from chop.onnx.reading.weighted import fold_bias
+
+ONE: dict[str, Callable[..., Any]] = {
+    "Neg": torch.neg, "Abs": torch.abs, "Sqrt": torch.sqrt, "Exp": torch.exp, "Log": torch.log,
+    "Erf": torch.erf, "Sin": torch.sin, "Cos": torch.cos, "Tan": torch.tan, "Asin": torch.asin,
+    "Acos": torch.acos, "Atan": torch.atan, "Sinh": torch.sinh, "Cosh": torch.cosh,
+    "Asinh": torch.asinh, "Acosh": torch.acosh, "Atanh": torch.atanh, "Floor": torch.floor,
+    "Ceil": torch.ceil, "Round": torch.round, "Sign": torch.sign,
+    "Reciprocal": torch.reciprocal, "Not": torch.logical_not, "IsNaN": torch.isnan,
+}  # fmt: skip
+TWO: dict[str, Callable[..., Any]] = {
+    "Sub": torch.sub, "Pow": torch.pow, "Equal": torch.eq, "Greater": torch.gt, "Less": torch.lt,
+    "GreaterOrEqual": torch.ge, "LessOrEqual": torch.le, "And": torch.logical_and,
+    "Or": torch.logical_or, "Xor": torch.logical_xor,
+}  # fmt: skip
+
+
+@reads(*ONE)
+def of_one(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a function of one number."""
+    return reader.call(ONE[node.op], node[0])  # type: ignore[no-any-return]
+
+
+@reads(*TWO)
+def of_two(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a function of two numbers."""
+    function = TWO[node.op]
+    is_logical = function in (torch.logical_and, torch.logical_or, torch.logical_xor)
+    second = node[1] if is_logical or node[0].is_known else plain(node[1])
+    return reader.call(function, node[0], second)  # type: ignore[no-any-return]
+
+
+def plain(value: OnnxValue) -> Any:
+    """Return a constant of one number as a number of Python; other values as they are."""
+    if is_constant(value) and value.tensor.numel() == 1 and value.rank == 0:
+        return value.tensor.item()
+    return value
+
+
+@reads("Add", takes_grids=True)
+def add(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a sum; a constant after a layer without a bias becomes its bias."""
+    folded = fold_bias(reader, node)
+    return folded if folded is not None else _binary(reader, node, torch.add)
+
+
+@reads("Mul", takes_grids=True)
+def mul(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a product, number by number."""
+    return _binary(reader, node, torch.mul)
+
+
+def _binary(reader: Reader, node: OnnxNode, function: Callable[..., Any]) -> OnnxValue:
+    first, second = node[0], node[1]
+    if first.is_known and not second.is_known:
+        first, second = second, first
+    if second.is_known and not first.is_known:
+        return reader.call(function, reader.settled(first), plain(second))  # type: ignore[no-any-return]
+    return rounded_call(reader, function, first, second)
+
+
+@reads("Div")
+def div(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a quotient; that of whole numbers is rounded towards 0."""
+    if node[0].dtype.is_floating_point:
+        second = node[1] if node[0].is_known else plain(node[1])
+        return reader.call(torch.div, node[0], second)  # type: ignore[no-any-return]
+    if is_constant(node[1]) and (node[1].tensor == 0).any():
+        raise node.wrong("divides whole numbers by 0; export the network again")
+    return reader.call(torch.div, node[0], node[1], rounding_mode="trunc")  # type: ignore[no-any-return]
+
+
+@reads("Mod")
+def mod(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a remainder, with the sign of the divisor, or of the dividend with `fmod`."""
+    if is_constant(node[1]) and not node[1].dtype.is_floating_point and (node[1].tensor == 0).any():
+        raise node.wrong("divides whole numbers by 0; export the network again")
+    function = torch.fmod if node.attribute("fmod", 0) else torch.remainder
+    return reader.call(function, node[0], node[1])  # type: ignore[no-any-return]
+
+
+@reads("Min", "Max", "Sum", "Mean")
+def of_many(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read the smallest, the largest, the sum or the mean of any number of tensors."""
+    functions = {"Min": torch.minimum, "Max": torch.maximum}
+    function = functions.get(node.op, torch.add)
+    result = node[0]
+    for place in range(1, len(node.inputs)):
+        result = reader.call(function, result, node[place])
+    if node.op == "Mean":
+        result = reader.call(torch.div, result, len(node.inputs))
+    return result
+
+
+@reads("Where")
+def where(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a choice between two tensors."""
+    return reader.call(torch.where, node[0], node[1], node[2])  # type: ignore[no-any-return]
+
+
+@reads("IsInf")
+def is_inf(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read whether a number is infinite, of either sign."""
+    if not (node.attribute("detect_negative", 1) and node.attribute("detect_positive", 1)):
+        raise node.wrong("looks for infinities of one sign, which cannot be read")
+    return reader.call(torch.isinf, node[0])  # type: ignore[no-any-return]
+
+
+@reads("Identity", takes_grids=True)
+def identity(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read what returns its input."""
+    return node[0]
+
+
+@reads("CumSum")
+def cumsum(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a running sum."""
+    if node.attribute("exclusive", 0) or node.attribute("reverse", 0):
+        raise node.wrong("is exclusive or reversed, which cannot be read")
+    axis = node.axis(axis=(node.numbers(1, "axis") or [0])[0])
+    return reader.call(torch.cumsum, node[0], axis)  # type: ignore[no-any-return]
+
+
+@reads("BitShift")
+def bit_shift(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a shift of whole numbers."""
+    ways = {"LEFT": python.lshift, "RIGHT": python.rshift}
+    way = node.attribute("direction", "")
+    if way not in ways:
+        raise node.wrong(f"has the direction {way!r:.20}; it must be LEFT or RIGHT")
+    return reader.call(ways[way], node[0], node[1])  # type: ignore[no-any-return]

@@ -1,0 +1,206 @@
+"""Quantize and dequantize nodes: grids that values are rounded to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from chop.onnx.reading.grids import Grid, Rounding
+from chop.onnx.reading.reader import Reader
+from chop.onnx.reading.registry import QONNX, OnnxNode, reads
+from chop.onnx.reading.values import OnnxValue, known
+
+# type of codes -> the lowest and the highest
+CODES = {
+    "INT2": (-2, 1), "UINT2": (0, 3), "INT4": (-8, 7), "UINT4": (0, 15), "INT8": (-128, 127),
+    "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1), "UINT16": (0, 2**16 - 1),
+    "INT32": (-(2**31), 2**31 - 1),
+}  # fmt: skip
+ROUNDINGS: dict[str, Rounding] = {"ROUND": "even", "HALF_EVEN": "even", "FLOOR": "floor"}
+OUTPUT_TYPES = {2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 21: "UINT4", 22: "INT4"}
+
+
+def _scales(node: OnnxNode) -> list[float]:
+    scales = node.numbers(1, "scale") or []
+    if not scales or not all(math.isfinite(s) and s > 0 for s in scales):
+        raise node.wrong("has a scale that is not a positive, finite number; export it again")
+    return scales
+
+
+def _grid(node: OnnxNode, kind: str) -> Grid:
+    """Return the grid of a QuantizeLinear or DequantizeLinear node."""
+    scales, points = _scales(node), node.numbers(2, "zero point")
+    if kind not in CODES:
+        raise node.wrong(
+            f"has codes of type {kind or 'unknown'}; only {', '.join(CODES)} can be read"
+        )
+    points = [int(p) for p in points] if points else [0] * len(scales)
+    if len(points) != len(scales):
+        raise node.wrong("has not as many zero points as scales; export the network again")
+    axis = None
+    if len(scales) > 1:
+        axis = node.axis(1)
+        if node[0].tensor.shape[axis] != len(scales):
+            raise node.wrong(f"has {len(scales)} scales, which is not the size of its axis")
+    low, high = CODES[kind]
+    return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label)
+
+
+@reads("QuantizeLinear", takes_grids=True)
+def quantize(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a rounding to codes; known numbers become codes at once."""
+    if node.attribute("block_size", 0):
+        raise node.wrong("has a scale per block of an activation, which no format has")
+    point = node.get(2)
+    kind = point.kind if point is not None else OUTPUT_TYPES.get(node.attribute("output_dtype", 2))
+    grid = _grid(node, kind or "")
+    x = node[0]
+    if x.is_known:
+        codes = _each(x, lambda t: _codes(t, grid))
+        return replace(codes, kind=str(kind), grid=grid, is_codes=True)
+    x = x if x.grid in (None, grid) else reader.settled(x)
+    return x.with_grid(grid, is_codes=True)
+
+
+def _each(x: OnnxValue, function: Callable[[Tensor], Tensor]) -> OnnxValue:
+    """Return a function of known numbers."""
+    first = function(x.samples[0])
+    second = first if x.samples[0] is x.samples[1] else function(x.samples[1])
+    return OnnxValue((first, second), name=x.name)
+
+
+def _codes(x: Tensor, grid: Grid) -> Tensor:
+    scale, point = _shaped(x, grid)
+    codes = (x / scale).round() + point
+    return codes.clamp(grid.low, grid.high).to(torch.int64)
+
+
+def _shaped(x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Return scales and zero points in a shape that is broadcast to `x`."""
+    shape = [1] * x.dim()
+    if grid.axis is not None:
+        shape[grid.axis] = -1
+    else:
+        shape = []
+    scale = torch.tensor(grid.scales, dtype=torch.float32)
+    point = torch.tensor(grid.zero_points, dtype=torch.float32)
+    return scale.reshape(shape), point.reshape(shape)
+
+
+@reads("DequantizeLinear", takes_grids=True)
+def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read codes as numbers: known ones are computed, others are a pair with QuantizeLinear."""
+    x = node[0]
+    if not x.is_known:
+        return _pair(node, x)
+    if node.attribute("block_size", 0):
+        return known(_in_blocks(node, x), x.name)
+    kind = x.kind or "INT32"
+    grid = _grid(node, kind)
+    if x.grid is not None:
+        grid = Grid(
+            grid.scales, grid.zero_points, x.grid.low, x.grid.high, grid.axis, label=grid.label
+        )
+    scale, point = _shaped(x.tensor, grid)
+    dtype = node[1].dtype
+    return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(grid)
+
+
+def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
+    if not x.is_codes or x.grid is None:
+        raise node.wrong(
+            "has no QuantizeLinear before it; networks that compute with integers cannot be read"
+        )
+    same = Grid(
+        tuple(_scales(node)),
+        tuple(int(p) for p in node.numbers(2, "zero point") or [0] * len(_scales(node))),
+        x.grid.low, x.grid.high, x.grid.axis,
+    )  # fmt: skip
+    if same != x.grid:
+        raise node.wrong("has another scale or zero point than the QuantizeLinear before it")
+    return x.with_grid(x.grid)
+
+
+def _in_blocks(node: OnnxNode, x: OnnxValue) -> Tensor:
+    """Return the numbers of a constant with a scale per block; it stays in float."""
+    axis, block = node.axis(1), node.attribute("block_size", 0)
+    scale, point = node.constant(1, "scale"), node.constant(2, "zero point")
+    assert scale is not None
+
+    def spread(t: Tensor) -> Tensor:
+        return t.repeat_interleave(block, axis).narrow(axis, 0, x.tensor.shape[axis])
+
+    if scale.rank != x.rank or scale.tensor.shape[axis] * block < x.tensor.shape[axis]:
+        raise node.wrong("has blocks that do not cover its input; export the network again")
+    numbers = x.tensor.to(torch.float32)
+    if point is not None:
+        numbers = numbers - spread(point.tensor.to(torch.float32))
+    return (numbers * spread(scale.tensor.to(torch.float32))).to(scale.dtype)
+
+
+@reads("Quant", "IntQuant", domains=QONNX, takes_grids=True)
+def quant(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read QONNX's rounding to any width, with constant parameters."""
+    grid = _qonnx_grid(node)
+    x = node[0]
+    if not x.is_known:
+        x = x if x.grid in (None, grid) else reader.settled(x)
+        return x.with_grid(grid)
+    scale, point = _shaped(x.tensor, grid)
+    rounded = torch.floor if grid.rounding == "floor" else torch.round
+
+    def numbers(t: Tensor) -> Tensor:
+        codes = rounded((t / scale + point).clamp(grid.low, grid.high))
+        return ((codes - point) * scale).to(t.dtype)
+
+    return _each(x, numbers).with_grid(grid)
+
+
+def _qonnx_grid(node: OnnxNode) -> Grid:
+    scales, points = _scales(node), node.numbers(2, "zero point") or [0.0]
+    widths = set(node.numbers(3, "bit width") or [])
+    if len(widths) != 1 or not all(float(n).is_integer() for n in (*widths, *points)):
+        raise node.wrong("has a bit width or zero point that is no whole number; no format has it")
+    width = int(widths.pop())
+    if not 1 <= width <= 32:
+        raise node.wrong(f"has {width} bits; only 1 to 32 can be read")
+    way = str(node.attribute("rounding_mode", "ROUND")).upper()
+    if way not in ROUNDINGS:
+        raise node.wrong(f"rounds by {way}, which no format does; use ROUND or FLOOR")
+    signed, narrow = bool(node.attribute("signed", 1)), bool(node.attribute("narrow", 0))
+    high = 2 ** (width - signed) - 1 - (narrow and not signed)
+    low = (-(2 ** (width - 1)) + narrow) if signed else 0
+    axis, points = _axis(node, scales), [int(p) for p in points]
+    points = points if len(points) == len(scales) else points * len(scales)
+    if len(points) != len(scales):
+        raise node.wrong("has not as many zero points as scales; export the network again")
+    parts = tuple(scales), tuple(points)
+    return Grid(*parts, int(low), int(high), axis, ROUNDINGS[way], label=node.label)
+
+
+def _axis(node: OnnxNode, scales: list[float]) -> int | None:
+    """Return the dimension along which scales of QONNX differ."""
+    if len(scales) == 1:
+        return None
+    shape = [1] * (node[0].rank - node[1].rank) + list(node[1].tensor.shape)
+    along = [place for place, size in enumerate(shape) if size != 1]
+    if len(along) != 1 or shape[along[0]] != node[0].tensor.shape[along[0]]:
+        raise node.wrong("has scales along several dimensions, which no format has")
+    return along[0]
+
+
+@reads("BipolarQuant", domains=QONNX, takes_grids=True)
+def bipolar(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read QONNX's plus or minus a scale; constants are computed."""
+    (scale, *more) = _scales(node)
+    if not node[0].is_known or more:
+        raise node.wrong(
+            "makes activations of plus and minus one, or has several scales, which no format of "
+            "one operand has; use Quant with 2 bits"
+        )
+    x = node[0].tensor
+    return known(torch.where(x >= 0, scale, -scale).to(x.dtype), node[0].name)
