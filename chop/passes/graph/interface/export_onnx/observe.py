@@ -16,6 +16,7 @@ from chop.ir.ops import identify
 from chop.memory import OutOfMemory
 from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_name
 from chop.passes.graph.interface.export_onnx.values import (
+    BATCHES,
     DynamicSize,
     ExportError,
     TensorFacts,
@@ -92,7 +93,7 @@ def _runs(model: fx.GraphModule, inputs: list[Any], batch: int | None) -> list[_
     """Return the runs with two sizes of the batch, or with the given one if others fail."""
     if batch is not None:
         try:
-            return [_run(model, inputs, batch, size) for size in (2, 3)]
+            return [_run(model, inputs, batch, size) for size in BATCHES]
         except (RunError, RuntimeError) as error:
             if isinstance(error, OutOfMemory):
                 raise

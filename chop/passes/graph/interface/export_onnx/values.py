@@ -14,6 +14,7 @@ from chop.ir.nested import contents
 from chop.ir.ops import has_trait
 
 __all__ = [
+    "BATCHES",
     "DTYPES",
     "DynamicSize",
     "ExportError",
@@ -38,6 +39,9 @@ DTYPES: dict[torch.dtype, Any] = {
 }
 
 
+BATCHES = (2, 3)  # with which a graph is run to see what depends on the batch
+
+
 class ExportError(ValueError):
     """A network, or a part of it, that cannot be written to a file of this format."""
 
@@ -48,6 +52,7 @@ class TensorFacts:
 
     dtype: torch.dtype
     shape: tuple[int | None, ...]
+    batch_dims: frozenset[int] = frozenset()  # those of unknown sizes that are the batch itself
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,9 @@ def merged_facts(first: Any, second: Any) -> Any:
     if isinstance(first, TensorFacts) and isinstance(second, TensorFacts):
         if len(first.shape) != len(second.shape):
             raise ExportError("has results whose number of dimensions depends on the batch")
-        pairs = zip(first.shape, second.shape, strict=True)
-        return TensorFacts(first.dtype, tuple(a if a == b else None for a, b in pairs))
+        pairs = list(zip(first.shape, second.shape, strict=True))
+        batch = frozenset(place for place, pair in enumerate(pairs) if pair == BATCHES)
+        return TensorFacts(first.dtype, tuple(a if a == b else None for a, b in pairs), batch)
     inside = contents(first) if isinstance(first, list | tuple | dict) else None
     if inside is not None and type(first) is type(second) and len(first) == len(second):
         others = contents(second) or {}

@@ -116,8 +116,9 @@ class GraphWriter:
                 leaf = OnnxTensor(self.stored(leaf), facts)
             if not isinstance(leaf, OnnxTensor):
                 raise ExportError(f"the network returns {type(leaf).__name__}; return tensors only")
-            shape = [*leaf.facts.shape]
-            free = [BATCH if n is None and place == 0 else n for place, n in enumerate(shape)]
+            batch = leaf.facts.batch_dims
+            shape = enumerate(leaf.facts.shape)
+            free = [BATCH if place in batch else n for place, n in shape]
             self.builder.output(leaf.name, name, DTYPES[leaf.facts.dtype], free)
 
     def _returned(self, value: Any) -> Any:
