@@ -18,6 +18,8 @@ __all__ = ["FloatOperands", "Operands", "tensor_of"]
 class Operands(Protocol):
     """What a node's operands go through before the op."""
 
+    bias_apart: bool  # whether the bias must be added by a node of its own
+
     def operand(self, call: OpCall, place: int, names: Any, value: Any) -> str | None:
         """Return the operand that an argument is, if it is rounded."""
 
@@ -45,6 +47,8 @@ class Operands(Protocol):
 
 class FloatOperands:
     """Operands as they are."""
+
+    bias_apart = False
 
     def operand(self, call: OpCall, place: int, names: Any, value: Any) -> str | None:
         return None

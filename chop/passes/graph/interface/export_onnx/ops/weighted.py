@@ -15,16 +15,28 @@ def one_each(value: Any, rank: int) -> list[int]:
     return [value] * rank if isinstance(value, int) else [*value]
 
 
+def with_bias(call: OpCall, op: str, x: str, weight: str, rank: int, **settings: Any) -> str:
+    """Return a weighted sum; a bias that is not on the grid of the products is added apart.
+
+    onnxruntime rounds a float bias of a quantised sum to that grid. `rank` is the number of
+    dimensions after the channels.
+    """
+    bias = call.weight("bias", 2)  # after the weight, whose step a bias may have
+    if bias is None or not call.rounding.bias_apart:
+        return call.add(op, x, weight, *([bias] if bias else []), **settings)
+    if rank:
+        bias = call.add("Unsqueeze", bias, call.ints(*range(1, rank + 1)))
+    return call.add("Add", call.add(op, x, weight, **settings), bias)
+
+
 @writes("linear")
 def linear(call: OpCall) -> str:
     x = call.x()
-    rank = call.rank
-    if rank == 2 and call.writer.gemm:
-        bias = call.weight("bias", 2)
+    if call.rank == 2 and call.writer.gemm:
         weight = call.weight("weight", 1)
-        return call.add("Gemm", x, weight, *([bias] if bias else []), transB=1)  # type: ignore[arg-type]
-    weight = call.turned("weight", 1)
-    product, bias = call.add("MatMul", x, weight), call.weight("bias", 2)
+        assert weight is not None
+        return with_bias(call, "Gemm", x, weight, 0, transB=1)
+    product, bias = call.add("MatMul", x, call.turned("weight", 1)), call.weight("bias", 2)
     return call.add("Add", product, bias) if bias else product
 
 
@@ -59,10 +71,10 @@ def convolution(call: OpCall) -> str:
     unbatched = call.rank == rank + 1
     if unbatched:
         x = call.add("Unsqueeze", x, call.ints(0))
-    bias = call.weight("bias", 2)
-    result = call.add(
-        "Conv", x, weight, *([bias] if bias else []),  # type: ignore[arg-type]
-        kernel_shape=kernel, strides=stride, pads=[*begins, *ends], dilations=dilation, group=groups,
+    assert weight is not None
+    result = with_bias(
+        call, "Conv", x, weight, rank, kernel_shape=kernel, strides=stride,
+        pads=[*begins, *ends], dilations=dilation, group=groups,
     )  # fmt: skip
     return call.add("Squeeze", result, call.ints(0)) if unbatched else result
 
@@ -89,10 +101,11 @@ def transposed_convolution(call: OpCall) -> str:
         raise call.refusal("takes one sample without a batch; give it a batch")
     if call.module is not None and (call.args[1:] or call.kwargs):
         raise call.refusal("takes an output_size; give the layer an output_padding instead")
-    x, weight, bias = call.x(), call.weight("weight", 1), call.weight("bias", 2)
+    x, weight = call.x(), call.weight("weight", 1)
+    assert weight is not None
     pads = one_each(call.setting("padding", 4, 0), rank)
-    return call.add(
-        "ConvTranspose", x, weight, *([bias] if bias else []),  # type: ignore[arg-type]
+    return with_bias(
+        call, "ConvTranspose", x, weight, rank,
         kernel_shape=call.weight_shape("weight", 1)[2:],
         strides=one_each(call.setting("stride", 3, 1), rank),
         pads=[*pads, *pads],
