@@ -14,6 +14,7 @@ from chop.passes.graph.interface.export_onnx.formats import Target
 from chop.passes.graph.interface.export_onnx.observe import Observed, observed
 from chop.passes.graph.interface.export_onnx.qonnx import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.quantized import (
+    FloatReader,
     QuantizedOperands,
     formats_of_node,
     quantizing_nodes,
@@ -44,7 +45,9 @@ def onnx_model(
     def rounding(node: fx.Node) -> Operands:
         layer = _layer(known, node)
         formats = formats_of_node(node, layer)
-        return QuantizedOperands(nodes, target, formats, layer) if formats else FloatOperands()
+        if formats:
+            return QuantizedOperands(nodes, target, formats, layer)
+        return FloatReader(nodes, known) if target != "onnx" else FloatOperands()
 
     domains = {QONNX_DOMAIN: 1} if target == "qonnx" else {}
     builder = ModelBuilder(name, domains=domains)

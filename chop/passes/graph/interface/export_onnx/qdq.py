@@ -16,7 +16,9 @@ from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["Qdq"]
 
-NATURAL = (4, 8, 16)
+# onnxruntime drops a ReLU before a QuantizeLinear to signed 4 bits, and has no MaxPool of them, so
+# that activations of 4 bits are codes of 8 bits with Clip
+NATURAL = (8, 16)
 LARGEST = 16
 
 
@@ -39,6 +41,22 @@ class Qdq:
         codes, scale, zero, extra = self.codes[key]
         return call.add("DequantizeLinear", codes, scale, zero, **extra)
 
+    def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
+        """Return a ReLU on codes, if all that read it round it to one format with a sign.
+
+        Rounding first gives the same, and lets onnxruntime run the layer before in integers.
+        """
+        if not isinstance(fmt, Integer | Affine) or fmt.width > 8 or not fmt.signed:
+            return None
+        if isinstance(fmt, Affine) and (fmt.axis is not None or any(fmt.zero_points)):
+            return None
+        if isinstance(fmt, Integer) and (fmt.rounding != "even" or fmt.overflow == "wrap"):
+            return None
+        codes, scale, zero, extra = self._coded(call, x, fmt, facts)
+        bounds = (call.builder.constant(np.array(n, dtype=np.int8)) for n in (0, fmt.codes[1]))
+        codes = call.add("Clip", codes, *bounds)
+        return call.add("DequantizeLinear", codes, scale, zero, **extra)
+
     def _coded(
         self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts
     ) -> tuple[str, str, str, dict[str, Any]]:
@@ -49,7 +67,7 @@ class Qdq:
             scale, zero = (t.numpy() for t in fmt.tensors())
             extra = {} if fmt.axis is None else {"axis": fmt.axis % len(facts.shape)}
             clipped = fmt.symmetric and fmt.signed
-            x, step = x, scale
+            step = scale
         else:
             assert isinstance(fmt, Integer)
             if fmt.overflow == "wrap":
@@ -60,15 +78,13 @@ class Qdq:
             x, step = self._steps(call, x, fmt, scale)
         width = fmt.width
         self._check_width(call, width, clipped)
-        small = width == 4 and not self.clip
-        dtype = storage_type(width, low < 0, small=small)
+        dtype = storage_type(width, low < 0, small=False)
         zero_name = call.builder.constant(np.asarray(zero).astype(dtype))
         x = self._clipped_before(call, x, low, high, step, zero) if width > 8 else x
         codes = call.add(
             "QuantizeLinear", x, call.constant(np.asarray(step, dtype=np.float32)), zero_name, **extra
         )
-        odd = width not in NATURAL or clipped or (width == 4 and self.clip)
-        if odd and width <= 8:
+        if (width not in NATURAL or clipped) and width <= 8:
             bounds = (call.builder.constant(np.array(bound, dtype=dtype)) for bound in (low, high))
             codes = call.add("Clip", codes, *bounds)
         return codes, call.constant(np.asarray(scale, dtype=np.float32)), zero_name, extra

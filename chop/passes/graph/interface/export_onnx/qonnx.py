@@ -54,6 +54,9 @@ class QonnxNodes:
         how = ROUNDINGS[fmt.rounding]
         return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
 
+    def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
+        return None
+
     def constant(self, call: OpCall, grid: Grid, name: str) -> str:
         """Return a constant in float behind a Quant node, which leaves it as it is."""
         values = call.builder.constant(grid.values(), name)

@@ -19,13 +19,14 @@ from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.formats import Target, check_format
 from chop.passes.graph.interface.export_onnx.grids import constant_grid
+from chop.passes.graph.interface.export_onnx.observe import Observed
 from chop.passes.graph.interface.export_onnx.qdq import Qdq
 from chop.passes.graph.interface.export_onnx.qonnx import QonnxNodes
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, tensor_of
 from chop.passes.graph.interface.export_onnx.values import ExportError, TensorFacts
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
 
-__all__ = ["QuantizedOperands", "formats_of_node", "quantizing_nodes"]
+__all__ = ["FloatReader", "QuantizedOperands", "formats_of_node", "quantizing_nodes"]
 
 Nodes = Qdq | QonnxNodes
 
@@ -180,6 +181,39 @@ class QuantizedOperands(FloatOperands):
             check_format(fmt, self.target, operand)
         except ExportError as error:
             raise call.refusal(str(error)) from error
+
+
+# ops that give numbers of their input only, so that they commute with rounding
+MOVES = frozenset("flatten unflatten view reshape squeeze unsqueeze identity dropout permute".split())
+MOVES |= {"max_pool1d", "max_pool2d", "max_pool3d", "transpose", "contiguous"}
+
+
+class FloatReader(FloatOperands):
+    """A float node of a quantised network: a ReLU before layers with one format is on codes."""
+
+    def __init__(self, nodes: Nodes, known: Observed) -> None:
+        self.nodes, self.known = nodes, known
+
+    def relu(self, call: OpCall, x: str) -> str | None:
+        formats = self._readers(call.node)
+        first = formats[0] if formats else None
+        if first is None or any(fmt != first for fmt in formats):
+            return None
+        return self.nodes.relu(call, x, first, call.out)
+
+    def _readers(self, node: fx.Node) -> list[NumberFormat | None]:
+        """Return the formats to which all that read a value round it; None: not rounded."""
+        found: list[NumberFormat | None] = []
+        for user in node.users:
+            is_layer = user.op == "call_module"
+            layer = self.known.model.get_submodule(str(user.target)) if is_layer else None
+            formats = {} if user.op == "output" else formats_of_node(user, layer)
+            moves = user.op != "output" and not formats and self.known.op(user) in MOVES
+            if moves and user.args and user.args[0] is node:
+                found += self._readers(user)
+            else:
+                found.append(formats.get("data_in") if is_layer else None)
+        return found
 
 
 def _step(fmt: NumberFormat) -> Any:

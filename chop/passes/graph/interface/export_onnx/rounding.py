@@ -41,6 +41,9 @@ class Operands(Protocol):
     def check_whole(self, call: OpCall) -> None:
         """Refuse a layer whose inner values are rounded."""
 
+    def relu(self, call: OpCall, x: str) -> str | None:
+        """Return a ReLU on codes, where that gives the same; None: write a Relu."""
+
     def result(self, call: OpCall, name: str, facts: TensorFacts) -> str:
         """Return a result as the node gives it."""
 
@@ -75,6 +78,9 @@ class FloatOperands:
 
     def check_whole(self, call: OpCall) -> None:
         return
+
+    def relu(self, call: OpCall, x: str) -> str | None:
+        return None
 
     def result(self, call: OpCall, name: str, facts: TensorFacts) -> str:
         return name

@@ -8,9 +8,15 @@ from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.registry import writes
 
 PLAIN = {
-    "relu": "Relu", "selu": "Selu", "mish": "Mish", "sigmoid": "Sigmoid", "tanh": "Tanh",
+    "selu": "Selu", "mish": "Mish", "sigmoid": "Sigmoid", "tanh": "Tanh",
     "hardswish": "HardSwish", "softsign": "Softsign",
 }  # fmt: skip
+
+
+@writes("relu")
+def relu(call: OpCall) -> str:
+    x = call.x()
+    return call.rounding.relu(call, x) or call.add("Relu", x)
 
 
 @writes(*PLAIN)
