@@ -1,9 +1,10 @@
-"""The actions of `ch`: train, test, transform, search, emit, simulate, synth.
+"""The actions of `ch`: train, test, transform, search, emit, simulate, synth, export.
 
 `from chop.actions import train` imports the function, without importing torch.
 """
 
 from chop.actions.emit import emit
+from chop.actions.export import export
 from chop.actions.search.search import search
 from chop.actions.simulate import simulate
 from chop.actions.synth import synth
@@ -11,4 +12,14 @@ from chop.actions.test import test, validate
 from chop.actions.train import train
 from chop.actions.transform import transform
 
-__all__ = ["emit", "search", "simulate", "synth", "test", "train", "transform", "validate"]
+__all__ = [
+    "emit",
+    "export",
+    "search",
+    "simulate",
+    "synth",
+    "test",
+    "train",
+    "transform",
+    "validate",
+]

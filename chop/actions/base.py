@@ -124,5 +124,13 @@ ACTIONS: dict[str, Action] = {
             checked_by="chop.actions.synth:check_synth",
             needs_names=False,
         ),
+        Action(
+            "export",
+            "Write a network to an ONNX file, for onnxruntime, FINN or hls4ml.",
+            "chop.actions.export:run_export",
+            requirements=(needs_checkpoint,),
+            beside_checkpoint=True,
+            checked_by="chop.actions.export:check_export",
+        ),
     )
 }

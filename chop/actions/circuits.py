@@ -23,6 +23,7 @@ __all__ = [
     "command_on_circuit",
     "emit_options",
     "emit_options_of",
+    "graph_of",
     "network",
     "source_of",
     "table_options",
@@ -85,6 +86,12 @@ def source_of(config: RunConfig, model: Any, info: Any, data_module: Any) -> Sou
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
     """Return the quantised graph of a source, and the same in whole numbers."""
+    graph = graph_of(source)
+    return graph, graph.to_integers()
+
+
+def graph_of(source: Source) -> MaseGraph:
+    """Return the graph of a source in eval mode, with metadata."""
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.ir.graph.saving import is_saved_graph
 
@@ -98,7 +105,7 @@ def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
             data.setup("fit")
         graph = source.graph_on("cpu", {})
     graph.model.eval()
-    return graph, graph.to_integers()
+    return graph
 
 
 def command_on_circuit(action: str, config: RunConfig, project: Project) -> str:

@@ -17,6 +17,7 @@ from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
 from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.wave_format import WaveFormat
+from chop.onnx.targets import EXPORT_FORMATS, ExportFormat, ExportOptions
 from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
@@ -44,6 +45,7 @@ class HelpPanel:
     LANGUAGE = "Language model options"
     SEARCH = "Search options"
     HARDWARE = "Hardware options"
+    EXPORT = "Export options"
     PROJECT = "Project options"
     INFORMATION = "Information"
     FILE = "Tables of the TOML file"
@@ -64,6 +66,7 @@ Emission = functools.partial(
 )
 Simulated = functools.partial(Emission, only=("simulate",))
 Synthesized = functools.partial(Emission, only=("synth",))
+Exported = functools.partial(Opt, group=HelpPanel.EXPORT, row="when set", only=("export",))
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
 Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
@@ -242,7 +245,7 @@ class RunConfig:
         OtherGeneral(
             "How the model becomes a graph: with torch.fx, with torch.export, "
             "or with torch.fx where it works.",
-            only=("transform", "search", "emit", "simulate", "synth"),
+            only=("transform", "search", "emit", "simulate", "synth", "export"),
         ),
     ] = "auto"
 
@@ -395,6 +398,16 @@ class RunConfig:
         ),
     ] = ()
 
+    format: Annotated[
+        ExportFormat | None,
+        Exported(
+            "Kind of file: "
+            + "; ".join(f"{name} ({about})" for name, about in EXPORT_FORMATS.items())
+            + ".",
+            default=ExportOptions.format,
+        ),
+    ] = None
+
     profile: Annotated[bool, Information("Print a profile of the run when it ends.")] = False
     no_warnings: Annotated[bool, Information("Hide Python warnings.")] = False
     no_progress: Annotated[bool, Information("Hide progress bars.")] = False
@@ -422,6 +435,10 @@ class RunConfig:
         default_factory=dict
     )
     synth: Annotated[Table, InFile("Settings for `ch synth`: target, place, timeout.")] = field(
+        default_factory=dict
+    )
+
+    export: Annotated[Table, InFile("Settings for `ch export`: format.")] = field(
         default_factory=dict
     )
 

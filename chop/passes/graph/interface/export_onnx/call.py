@@ -221,7 +221,9 @@ class OpCall:
             return name
         from onnx import helper
 
-        return self.add("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(self.numpy(want))))
+        return self.add(
+            "Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(self.numpy(want)))
+        )
 
     def reshape(self, x: str, shape: Sequence[int | None] | None = None) -> str:
         """Return a value in the shape of the result, or in another of which one size is unknown."""

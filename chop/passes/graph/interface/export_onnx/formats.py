@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from chop.numerics import FORMATS, NumberFormat
+from chop.onnx.targets import EXPORT_FORMATS, ExportFormat
 from chop.passes.graph.interface.export_onnx.values import ExportError
 
-__all__ = ["EXPORTS", "TARGETS", "Export", "Target", "check_format", "export_rows"]
-
-Target = Literal["onnx", "qdq", "qcdq", "qonnx", "integer"]
-TARGETS: dict[Target, str] = {
-    "onnx": "the float network",
-    "qdq": "QuantizeLinear and DequantizeLinear of opset 21, for onnxruntime",
-    "qcdq": "the same with Clip on the codes, for widths other than 4, 8 and 16",
-    "qonnx": "Quant and BipolarQuant nodes, for FINN and hls4ml",
-    "integer": "whole numbers only, as the integer graph computes",
-}
-assert tuple(TARGETS) == get_args(Target)
+__all__ = ["EXPORTS", "Export", "check_format", "export_rows"]
 
 
 @dataclass(frozen=True)
@@ -36,16 +26,21 @@ class Export:
             return "exact"
         return "weights" if not self.weights else "refused"
 
+    @property
+    def reason(self) -> str:
+        """Why a part is refused, and what to use instead."""
+        return self.weights or self.activations
+
 
 EXACT = Export()
 AT_RUN_TIME = "has scales that depend on the data; use integer or affine for activations"
 FLOATS = "is a float of its own; use integer, affine or fp8 for activations"
 NO_STEP = "has no step of which all values are multiples; use integer or affine"
 NOT_FIXED = "rounds by thresholds; use integer of 2 bits for activations"
-SIGNS = "has no zero; use --format qonnx, or integer for activations"
-FP8 = "is a float; use --format qdq"
+SIGNS = "has no zero; use `format='qonnx'`, or integer for activations"
+FP8 = "is a float; use `format='qdq'`"
 UNROUNDED = "is not rounded to whole numbers; use integer or affine"
-NONE = "is quantised; use --format qdq, qcdq or qonnx"
+NONE = "is quantised; use `format='qdq'`"
 
 WEIGHTS = Export(activations=AT_RUN_TIME)
 _IN_QDQ: dict[str, Export] = {
@@ -73,7 +68,7 @@ _IN_INTEGER = {
     for name, rule in _IN_QDQ.items()
 } | {"float": Export(UNROUNDED, UNROUNDED)}
 
-EXPORTS: Mapping[str, Mapping[Target, Export]] = {
+EXPORTS: Mapping[str, Mapping[ExportFormat, Export]] = {
     name: {
         "onnx": EXACT if name == "float" else Export(NONE, NONE),
         "qdq": _IN_QDQ[name],
@@ -85,7 +80,7 @@ EXPORTS: Mapping[str, Mapping[Target, Export]] = {
 }
 
 
-def check_format(fmt: NumberFormat, target: Target, operand: str) -> None:
+def check_format(fmt: NumberFormat, target: ExportFormat, operand: str) -> None:
     """Refuse a format that files of a kind cannot hold."""
     known = EXPORTS.get(fmt.name)
     if known is None:
@@ -100,6 +95,6 @@ def export_rows() -> list[dict[str, str]]:
     """Return a row per number format: what each kind of file holds of it."""
     names = list(dict.fromkeys(cls.name for cls in FORMATS.values()))
     return [
-        {"format": name, **{target: EXPORTS[name][target].summary for target in TARGETS}}
+        {"format": name, **{target: EXPORTS[name][target].summary for target in EXPORT_FORMATS}}
         for name in sorted(names)
     ]

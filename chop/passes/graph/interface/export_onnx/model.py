@@ -10,7 +10,7 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.ops import has_trait
 from chop.onnx import ModelBuilder
-from chop.passes.graph.interface.export_onnx.formats import Target
+from chop.onnx.targets import ExportFormat
 from chop.passes.graph.interface.export_onnx.observe import Observed, observed
 from chop.passes.graph.interface.export_onnx.qonnx import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.quantized import (
@@ -28,7 +28,7 @@ __all__ = ["onnx_model"]
 
 def onnx_model(
     graph: MaseGraph,
-    target: Target = "onnx",
+    target: ExportFormat = "onnx",
     *,
     name: str = "network",
     metadata: Mapping[str, str] | None = None,
@@ -59,7 +59,7 @@ def _layer(known: Observed, node: fx.Node) -> Any:
     return known.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def _check_layers(known: Observed, target: Target) -> None:
+def _check_layers(known: Observed, target: ExportFormat) -> None:
     """Refuse layers that a file of this kind cannot have, all of them at once."""
     rounded, in_float, odd = [], [], []
     for node in known.model.graph.nodes:
@@ -75,17 +75,17 @@ def _check_layers(known: Observed, target: Target) -> None:
             in_float.append(node.name)
     if odd:
         raise ExportError(
-            f"these layers have no such nodes: {', '.join(odd)}; use --format integer"
+            f"these layers have no such nodes: {', '.join(odd)}; use `format='integer'`"
         )
     if target == "onnx" and rounded:
         raise ExportError(
-            f"--format onnx is for float networks, and these nodes are quantised: "
+            f"`format='onnx'` is for float networks, and these nodes are quantised: "
             f"{_some(rounded)}; use qdq, qcdq, qonnx or integer"
         )
     if target != "onnx" and in_float:
         raise ExportError(
-            f"--format {target} is for quantised networks, and these layers are in float: "
-            f"{_some(in_float)}; quantise them first, or use --format onnx"
+            f"`format='{target}'` is for quantised networks, and these layers are in float: "
+            f"{_some(in_float)}; quantise them first, or use `format='onnx'`"
         )
 
 

@@ -25,10 +25,11 @@ from chop.passes.graph.interface.export_onnx.values import (
     with_leaves,
 )
 
-RANDOM = frozenset(
-    "rand randn randint randperm multinomial normal bernoulli rand_like randn_like randint_like "
-    "uniform random exponential empty empty_like new_empty gumbel_softmax rrelu".split()
-)
+_RANDOM = """
+    rand randn randint randperm multinomial normal bernoulli rand_like randn_like randint_like
+    uniform random exponential empty empty_like new_empty gumbel_softmax
+"""
+RANDOM = frozenset(_RANDOM.split())
 
 
 @dataclass
@@ -116,7 +117,7 @@ def _example(facts: Any, batch: int | None, size: Any) -> Any:
 
 
 def _input_facts(graph: MaseGraph) -> list[Any]:
-    found = []
+    found: list[Any] = []
     for node in graph.inputs:
         results = mase(node).common.results
         meta = results.get("data_out_0")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
@@ -16,10 +18,48 @@ from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["Qdq"]
 
-# onnxruntime drops a ReLU before a QuantizeLinear to signed 4 bits, and has no MaxPool of them, so
-# that activations of 4 bits are codes of 8 bits with Clip
+# Activations of up to 8 bits are codes of unsigned bytes, those with a sign around 128: onnxruntime
+# has integer kernels for these on every CPU. It drops a ReLU before a QuantizeLinear to signed 4
+# bits, and has no MaxPool of them, so that activations of 4 bits are bytes with Clip.
 NATURAL = (8, 16)
 LARGEST = 16
+OFFSET = 128
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Codes of a value in the file, and what DequantizeLinear needs besides them."""
+
+    codes: str
+    scale: str
+    zero: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Range:
+    """The codes of an activation's format: (code - zero) · scale, from `low` to `high`."""
+
+    width: int
+    low: int
+    high: int
+    scale: Any
+    zero: Any
+    axis: int | None = None
+    symmetric: bool = False
+
+    @classmethod
+    def of(cls, fmt: Integer | Affine, rank: int) -> Range:
+        if isinstance(fmt, Integer):
+            scale, zero = np.array(2.0**-fmt.frac_width, dtype=np.float32), np.array(0)
+            symmetric, axis = fmt.overflow == "symmetric" and fmt.signed, None
+        else:
+            scale, zero = (t.numpy() for t in fmt.tensors())
+            axis = None if fmt.axis is None else fmt.axis % rank
+            symmetric = fmt.symmetric and fmt.signed
+        low, high = fmt.codes
+        offset = OFFSET if low < 0 and fmt.width <= 8 else 0
+        return cls(*(fmt.width, low + offset, high + offset, scale, zero + offset, axis, symmetric))
 
 
 class Qdq:
@@ -29,17 +69,20 @@ class Qdq:
 
     def __init__(self, *, clip: bool) -> None:
         self.clip = clip
-        self.codes: dict[tuple[str, Any], tuple[str, str, str, dict[str, Any]]] = {}
+        self.known: dict[tuple[str, Any], Coded] = {}
 
     # --- activations
 
     def activation(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str:
         """Return a value rounded to a format; equal roundings share their codes."""
-        key = (x, fmt)
-        if key not in self.codes:
-            self.codes[key] = self._coded(call, x, fmt, facts)
-        codes, scale, zero, extra = self.codes[key]
-        return call.add("DequantizeLinear", codes, scale, zero, **extra)
+        key = (call.writer.first_name(x), fmt)
+        if key not in self.known:
+            self.known[key] = self._coded(call, x, fmt, len(facts.shape))
+        return self._decoded(call, self.known[key])
+
+    def _decoded(self, call: OpCall, coded: Coded) -> str:
+        names = (coded.codes, coded.scale, coded.zero)
+        return call.add("DequantizeLinear", *names, axis=coded.axis)
 
     def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
         """Return a ReLU on codes, if all that read it round it to one format with a sign.
@@ -52,86 +95,75 @@ class Qdq:
             return None
         if isinstance(fmt, Integer) and (fmt.rounding != "even" or fmt.overflow == "wrap"):
             return None
-        codes, scale, zero, extra = self._coded(call, x, fmt, facts)
-        bounds = (call.builder.constant(np.array(n, dtype=np.int8)) for n in (0, fmt.codes[1]))
-        codes = call.add("Clip", codes, *bounds)
-        return call.add("DequantizeLinear", codes, scale, zero, **extra)
+        coded = self._coded(call, x, fmt, len(facts.shape), relu=True)
+        result = self._decoded(call, coded)
+        self.known[result, fmt] = coded
+        return result
 
     def _coded(
-        self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts
-    ) -> tuple[str, str, str, dict[str, Any]]:
+        self, call: OpCall, x: str, fmt: NumberFormat, rank: int, *, relu: bool = False
+    ) -> Coded:
         if isinstance(fmt, FP8):
             return self._fp8(call, x, fmt)
-        if isinstance(fmt, Affine):
-            low, high = fmt.codes
-            scale, zero = (t.numpy() for t in fmt.tensors())
-            extra = {} if fmt.axis is None else {"axis": fmt.axis % len(facts.shape)}
-            clipped = fmt.symmetric and fmt.signed
-            step = scale
-        else:
-            assert isinstance(fmt, Integer)
-            if fmt.overflow == "wrap":
-                raise call.refusal("wraps codes around, which Q/DQ cannot; use --format integer")
-            low, high = fmt.codes
-            scale, zero, extra = np.float32(2.0**-fmt.frac_width), np.int64(0), {}
-            clipped = fmt.overflow == "symmetric" and fmt.signed
-            x, step = self._steps(call, x, fmt, scale)
-        width = fmt.width
-        self._check_width(call, width, clipped)
-        dtype = storage_type(width, low < 0, small=False)
-        zero_name = call.builder.constant(np.asarray(zero).astype(dtype))
-        x = self._clipped_before(call, x, low, high, step, zero) if width > 8 else x
-        codes = call.add(
-            "QuantizeLinear", x, call.constant(np.asarray(step, dtype=np.float32)), zero_name, **extra
-        )
-        if (width not in NATURAL or clipped) and width <= 8:
-            bounds = (call.builder.constant(np.array(bound, dtype=dtype)) for bound in (low, high))
-            codes = call.add("Clip", codes, *bounds)
-        return codes, call.constant(np.asarray(scale, dtype=np.float32)), zero_name, extra
+        assert isinstance(fmt, Integer | Affine)
+        codes = Range.of(fmt, rank)
+        self._check(call, fmt, codes)
+        x, step = self._steps(call, x, fmt, codes.scale)
+        dtype = storage_type(codes.width, codes.low < 0, small=False)
+        zero = call.builder.constant(codes.zero.astype(dtype))
+        if codes.width > 8:
+            x = self._clipped_before(call, x, codes, step)
+        coded = call.add("QuantizeLinear", x, call.constant(step), zero, axis=codes.axis)
+        low = int(codes.zero) if relu else codes.low
+        if codes.width <= 8 and (codes.width != 8 or codes.symmetric or relu):
+            bounds = (call.builder.constant(np.array(n, dtype=dtype)) for n in (low, codes.high))
+            coded = call.add("Clip", coded, *bounds)
+        return Coded(coded, call.constant(codes.scale), zero, codes.axis)
 
-    def _check_width(self, call: OpCall, width: int, clipped: bool) -> None:
-        if width > LARGEST:
+    def _check(self, call: OpCall, fmt: Integer | Affine, codes: Range) -> None:
+        if isinstance(fmt, Integer) and fmt.overflow == "wrap":
+            raise call.refusal("wraps codes around, which Q/DQ cannot; use `format='integer'`")
+        if codes.width > LARGEST:
             raise call.refusal(
-                f"rounds to {width} bits, and Q/DQ has at most {LARGEST}; use --format integer"
+                f"rounds to {codes.width} bits, and Q/DQ has at most {LARGEST}; use --format "
+                f"integer"
             )
-        if not self.clip and (width not in NATURAL or clipped):
-            what = "a symmetric range" if clipped else f"{width} bits"
-            raise call.refusal(f"rounds to {what}, which Q/DQ has not; use --format qcdq")
+        if not self.clip and (codes.width not in NATURAL or codes.symmetric):
+            what = "a symmetric range" if codes.symmetric else f"{codes.width} bits"
+            raise call.refusal(f"rounds to {what}, which Q/DQ has not; use `format='qcdq'`")
 
-    def _steps(self, call: OpCall, x: str, fmt: Integer, scale: Any) -> tuple[str, Any]:
+    def _steps(self, call: OpCall, x: str, fmt: Integer | Affine, scale: Any) -> tuple[str, Any]:
         """Return what is quantised, and its step: rounding other than to even goes before it."""
-        if fmt.rounding == "even":
+        if isinstance(fmt, Affine) or fmt.rounding == "even":
             return x, scale
         if fmt.frac_width < 0:
             raise call.refusal(f"rounds {fmt.rounding} to steps above 1; use rounding = 'even'")
-        whole = call.add("Mul", x, call.constant(np.float32(1 / scale)[...]))
+        one = np.array(1, dtype=np.float32)
+        whole = call.add("Mul", x, call.constant(np.asarray(1 / scale, dtype=np.float32)))
         if fmt.rounding == "floor":
-            return call.add("Floor", whole), np.float32(1)
+            return call.add("Floor", whole), one
         near = call.add("Round", whole)
-        tie = call.add("Equal", call.add("Sub", whole, near), call.constant(np.array(0.5, np.float32)))
-        more = call.add("Cast", tie, to=1)
-        return call.add("Add", near, more), np.float32(1)
+        rest = call.add("Sub", whole, near)
+        tie = call.add("Equal", rest, call.constant(np.array(0.5, dtype=np.float32)))
+        return call.add("Add", near, call.cast(tie, torch.bool, torch.float32)), one
 
-    def _clipped_before(
-        self, call: OpCall, x: str, low: int, high: int, step: Any, zero: Any
-    ) -> str:
+    def _clipped_before(self, call: OpCall, x: str, codes: Range, step: Any) -> str:
         """Clip the value instead of its codes, as runtimes have no Clip for 16 bits."""
-        if high - low in (2**16 - 1,):
+        if codes.high - codes.low == 2**LARGEST - 1:
             return x
-        if np.ndim(step):
+        if step.ndim:
             raise call.refusal("rounds channels to 9 to 15 bits; use 8 or 16 bits")
-        bounds = ((bound - int(zero)) * np.float32(step) for bound in (low, high))
-        names = (call.constant(np.array(bound, dtype=np.float32)) for bound in bounds)
+        bounds = ((n - int(codes.zero)) * step for n in (codes.low, codes.high))
+        names = (call.constant(np.asarray(bound, dtype=np.float32)) for bound in bounds)
         return call.add("Clip", x, *names)
 
-    def _fp8(self, call: OpCall, x: str, fmt: FP8) -> tuple[str, str, str, dict[str, Any]]:
-        import ml_dtypes
-
-        dtype = ml_dtypes.float8_e4m3fn if fmt.exponent_width == 4 else ml_dtypes.float8_e5m2
-        one = call.constant(np.array(1.0, dtype=np.float32))
-        zero = call.builder.constant(np.array(0.0, dtype=dtype))
+    def _fp8(self, call: OpCall, x: str, fmt: FP8) -> Coded:
+        one, zero = call.constant(np.array(1, dtype=np.float32)), self._fp8_zero(call, fmt)
         codes = call.add("QuantizeLinear", x, one, zero, saturate=int(fmt.saturate))
-        return codes, one, zero, {}
+        return Coded(codes, one, zero)
+
+    def _fp8_zero(self, call: OpCall, fmt: FP8) -> str:
+        return call.builder.constant(np.array(0, dtype=fp8_type(fmt)))
 
     # --- constants
 
@@ -150,13 +182,9 @@ class Qdq:
 
     def fp8_constant(self, call: OpCall, values: Any, fmt: FP8, name: str) -> str:
         """Return a constant as 8-bit floats."""
-        import ml_dtypes
-
-        dtype = ml_dtypes.float8_e4m3fn if fmt.exponent_width == 4 else ml_dtypes.float8_e5m2
-        codes = call.builder.constant(values.astype(dtype), name)
-        one = call.constant(np.array(1.0, dtype=np.float32))
-        zero = call.builder.constant(np.array(0.0, dtype=dtype))
-        return call.add("DequantizeLinear", codes, one, zero)
+        codes = call.builder.constant(values.astype(fp8_type(fmt)), name)
+        one = call.constant(np.array(1, dtype=np.float32))
+        return call.add("DequantizeLinear", codes, one, self._fp8_zero(call, fmt))
 
     def bias(self, call: OpCall, values: Any, product: Any, name: str) -> tuple[str, bool]:
         """Return a bias as 32-bit integers in steps of the products, where it is exact.
@@ -179,3 +207,10 @@ def _bias_grid(values: Any, product: Any) -> Grid | None:
         return None
     zero, axis = np.zeros(scale.shape, dtype=np.int64), 0 if scale.ndim else None
     return Grid(codes.astype(np.int64), scale, zero, -(2**31), 2**31 - 1, axis)
+
+
+def fp8_type(fmt: FP8) -> Any:
+    """Return numpy's dtype of an 8-bit float."""
+    import ml_dtypes
+
+    return ml_dtypes.float8_e4m3fn if fmt.exponent_width == 4 else ml_dtypes.float8_e5m2

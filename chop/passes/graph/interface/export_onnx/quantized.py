@@ -15,9 +15,10 @@ from chop.numerics.fp8 import FP8
 from chop.numerics.integer import Integer
 from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.mixed_rounding import MixedRounding
+from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.interface.export_onnx.call import OpCall
-from chop.passes.graph.interface.export_onnx.formats import Target, check_format
+from chop.passes.graph.interface.export_onnx.formats import check_format
 from chop.passes.graph.interface.export_onnx.grids import constant_grid
 from chop.passes.graph.interface.export_onnx.observe import Observed
 from chop.passes.graph.interface.export_onnx.qdq import Qdq
@@ -31,7 +32,7 @@ __all__ = ["FloatReader", "QuantizedOperands", "formats_of_node", "quantizing_no
 Nodes = Qdq | QonnxNodes
 
 
-def quantizing_nodes(target: Target) -> Nodes:
+def quantizing_nodes(target: ExportFormat) -> Nodes:
     """Return what writes formats in files of a kind."""
     return QonnxNodes() if target == "qonnx" else Qdq(clip=target == "qcdq")
 
@@ -41,7 +42,7 @@ def formats_of_node(node: fx.Node, layer: Any) -> dict[str, NumberFormat]:
     if isinstance(layer, FormattedLayer):
         return layer.current_formats()
     if isinstance(node.target, FormattedFunction):
-        return node.target.formats(node.kwargs["config"])  # type: ignore[arg-type]
+        return node.target.formats(node.kwargs["config"])
     return {}
 
 
@@ -49,7 +50,7 @@ class QuantizedOperands(FloatOperands):
     """Rounds the operands of one node."""
 
     def __init__(
-        self, nodes: Nodes, target: Target, formats: dict[str, NumberFormat], layer: Any
+        self, nodes: Nodes, target: ExportFormat, formats: dict[str, NumberFormat], layer: Any
     ) -> None:
         self.nodes, self.target, self.formats, self.layer = nodes, target, formats, layer
         self.step: Any = None  # of the activation, if it has one
@@ -60,7 +61,7 @@ class QuantizedOperands(FloatOperands):
             return "data_in" if place == 0 and "data_in" in self.formats else None
         function: Any = call.node.target
         if function.composed is not None:
-            raise call.refusal("rounds values inside; use its parts, or --format onnx")
+            raise call.refusal("rounds values inside; use its parts")
         if place < len(function.names) and place < len(call.args):
             found = function.operands[function.names[place]]
         elif place < len(call.args):
@@ -166,15 +167,16 @@ class QuantizedOperands(FloatOperands):
         rounding = self.layer.rounding(operand, own) if own is not None else None
         if not isinstance(rounding, MixedRounding):
             return fmt.uniform()
-        whole, frac = (bits.round().unique() for bits in rounding.bits_of(None))
+        whole, frac = ({*bits.round().flatten().tolist()} for bits in rounding.bits_of(None))
         if len(whole) != 1 or len(frac) != 1:
             raise call.refusal(
-                f"rounds {operand} to bits that differ by element; use --format integer, or "
+                f"rounds {operand} to bits that differ by element; use `format='integer'`, or "
                 f"{operand}_granularity = 'tensor'"
             )
-        width = int(whole) + int(frac) + int(fmt.signed)
+        (integer_bits,), (frac_bits,) = whole, frac
+        width = int(integer_bits) + int(frac_bits) + int(fmt.signed)
         how = {"rounding": fmt.rounding, "overflow": fmt.overflow}
-        return Integer(width, int(frac), fmt.signed, **how)  # type: ignore[arg-type]
+        return Integer(width, int(frac_bits), fmt.signed, **how)  # type: ignore[arg-type]
 
     def _check(self, call: OpCall, fmt: NumberFormat, operand: str) -> None:
         try:
@@ -184,8 +186,11 @@ class QuantizedOperands(FloatOperands):
 
 
 # ops that give numbers of their input only, so that they commute with rounding
-MOVES = frozenset("flatten unflatten view reshape squeeze unsqueeze identity dropout permute".split())
-MOVES |= {"max_pool1d", "max_pool2d", "max_pool3d", "transpose", "contiguous"}
+_MOVES = """
+    flatten unflatten view reshape squeeze unsqueeze identity dropout permute transpose contiguous
+    max_pool1d max_pool2d max_pool3d
+"""
+MOVES = frozenset(_MOVES.split())
 
 
 class FloatReader(FloatOperands):

@@ -49,6 +49,7 @@ class GraphWriter:
         self.known, self.builder, self.gemm = known, builder, gemm
         self.rounding = rounding or (lambda node: FloatOperands())
         self.values: dict[fx.Node, Any] = {}
+        self.first_names: dict[str, str] = {}  # of results that were named after their node
         self.constants: dict[int, tuple[Tensor, str]] = {}  # by identity, kept alive
         self.names = {id(p): name for name, p in known.model.state_dict(keep_vars=True).items()}
 
@@ -64,6 +65,19 @@ class GraphWriter:
                 self._outputs(node)
             elif node in needed and node.op != "placeholder":
                 self._node(node)
+        self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        """Remove nodes and constants that nothing reads, such as values that became codes."""
+        used, kept = {output.name for output in self.builder.outputs}, []
+        for node in reversed(self.builder.nodes):
+            if used.isdisjoint(node.output):
+                continue
+            used |= {*node.input}
+            kept.append(node)
+        self.builder.nodes[:] = reversed(kept)
+        constants = self.builder.constants
+        self.builder.constants = {name: c for name, c in constants.items() if name in used}
 
     def _needed(self) -> set[fx.Node]:
         """Return the nodes that the output depends on, and those that write to such a tensor."""
@@ -136,7 +150,8 @@ class GraphWriter:
         return self.given(value)
 
     def _by_name(self, node: fx.Node) -> dict[str, Any]:
-        facts, leaves = self.known.facts[node], []
+        facts: dict[str, Any] = self.known.facts[node]
+        leaves: list[fx.Node] = []
         fx.node.map_arg((node.args, node.kwargs), leaves.append)
         names = [key for key, value in facts.items() if value is not None]
         values = [self._returned(leaf) for leaf in leaves]
@@ -187,6 +202,7 @@ class GraphWriter:
         if maker is None:
             return name
         unique = self.builder.unique(wanted)
+        self.first_names[unique] = name
         for node in new:
             for names in (node.input, node.output):
                 for place, old in enumerate(names):
@@ -194,6 +210,10 @@ class GraphWriter:
                         names[place] = unique
         maker.name = unique
         return unique
+
+    def first_name(self, name: str) -> str:
+        """Return the name under which a function made a value."""
+        return self.first_names.get(name, name)
 
     def _writes(self, node: fx.Node) -> bool:
         """Return whether a node changes the tensor that it takes."""

@@ -150,7 +150,9 @@ def softmax(call: OpCall) -> str:
     x = call.cast(x, have, call.out.dtype)
     if call.op == "softmin":
         x = call.add("Neg", x)
-    return call.add("LogSoftmax" if call.op == "log_softmax" else "Softmax", x, axis=softmax_dim(call))
+    return call.add(
+        "LogSoftmax" if call.op == "log_softmax" else "Softmax", x, axis=softmax_dim(call)
+    )
 
 
 @writes("dropout", "identity", "contiguous", "detach", "clone", "alias", "pos", "lift_fresh_copy",

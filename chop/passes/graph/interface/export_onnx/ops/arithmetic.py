@@ -63,9 +63,7 @@ def arithmetic(call: OpCall) -> str:
     alpha = call.plain(call.kwargs.get("alpha", 1), "alpha")
     if call.op == "rsub":
         a, b = b, a
-    if alpha != 1 and call.op == "rsub":
-        b = call.add("Mul", b, call.constant(alpha, dtype))
-    elif alpha != 1:
+    if alpha != 1:
         b = call.add("Mul", b, call.constant(alpha, dtype))
     op = {"rsub": "Sub"}.get(call.op, call.op.capitalize())
     if dtype == torch.bool:

@@ -11,16 +11,6 @@ from torch import Tensor
 
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.registry import writes
-from chop.passes.graph.interface.export_onnx.values import OnnxTensor
-
-Mask = OnnxTensor | Tensor | None
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What is added to the scores of attention before the softmax, all of it broadcast."""
-
-    added: tuple[str, ...] = ()
 
 
 def as_added(call: OpCall, mask: Any, *, keep: bool) -> str:
@@ -33,12 +23,14 @@ def as_added(call: OpCall, mask: Any, *, keep: bool) -> str:
     return call.add("Where", name, *((zero, least) if keep else (least, zero)))
 
 
-def attended(call: OpCall, q: str, k: str, v: str, scale: float, scores: Scores) -> tuple[str, str]:
-    """Return softmax(q k' · scale + masks) v, and the softmax."""
+def attended(
+    call: OpCall, q: str, k: str, v: str, scale: float, added: tuple[str, ...]
+) -> tuple[str, str]:
+    """Return softmax(q k' · scale + added) v, and the softmax."""
     turned = call.add("Transpose", k, perm=[0, 1, 3, 2])
     product = call.add("MatMul", call.add("Mul", q, call.constant(scale, call.out.dtype)), turned)
-    for added in scores.added:
-        product = call.add("Add", product, added)
+    for term in added:
+        product = call.add("Add", product, term)
     shares = call.add("Softmax", product, axis=-1)
     return call.add("MatMul", shares, v), shares
 
@@ -65,14 +57,14 @@ def scaled_dot_product_attention(call: OpCall) -> Any:
     width, rank = facts[0].shape[-1], len(facts[0].shape)
     assert width is not None
     scale = call.plain(call.kwargs.get("scale"), "scale")
-    added = () if mask is None else (as_added(call, mask, keep=True),)
+    added: tuple[str, ...] = () if mask is None else (as_added(call, mask, keep=True),)
     if call.plain(call.arg(5, "is_causal", default=False), "is_causal"):
         added += (causal(call, facts[0].shape[-2], facts[1].shape[-2]),)
     if rank < 4:
         axes = call.ints(*range(4 - rank))
         q, k, v = (call.add("Unsqueeze", name, axes) for name in (q, k, v))
     factor = 1 / math.sqrt(width) if scale is None else scale
-    result, _ = attended(call, q, k, v, factor, Scores(added))
+    result, _ = attended(call, q, k, v, factor, added)
     result = call.add("Squeeze", result, call.ints(*range(4 - rank))) if rank < 4 else result
     return (result,) if isinstance(call.facts, tuple) else result
 
@@ -144,11 +136,11 @@ def multihead(
         weights = [getattr(layer, f"{n}_proj_weight").detach() for n in "qkv"]
     biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.detach().chunk(3)
     heads, width = layer.num_heads, layer.head_dim
-    names = [
+    qkv = [
         split_heads(call, inside.projected(x.name, w, b, f"{n}_weight", f"{n}_bias"), heads, width)
         for x, w, b, n in zip((q, k, v), weights, biases, "qkv", strict=True)
     ]
-    result, shares = attended(call, *names, 1 / math.sqrt(width), Scores(added))  # type: ignore[arg-type]
+    result, shares = attended(call, qkv[0], qkv[1], qkv[2], 1 / math.sqrt(width), added)
     joined = call.add("Transpose", result, perm=[0, 2, 1, 3])
     joined = call.add("Reshape", joined, call.ints(0, 0, heads * width))
     return inside.of("out_proj").linear(joined), shares
@@ -197,7 +189,10 @@ def attention(call: OpCall) -> Any:
     call.rounding.check_whole(call)
     names = (("query", 0), ("key", 1), ("value", 2))
     q, k, v = (samples_first(call, call.arg(i, n), layer.batch_first) for n, i in names)
-    padding, mask = call.arg(3, "key_padding_mask", default=None), call.arg(5, "attn_mask", default=None)
+    padding, mask = (
+        call.arg(3, "key_padding_mask", default=None),
+        call.arg(5, "attn_mask", default=None),
+    )
     added = scores_of(call, padding, mask, layer.num_heads)
     result, shares = multihead(Inside(call, layer), q, k, v, added)
     result = as_given(call, result, layer.batch_first)
@@ -319,7 +314,9 @@ def transformer_decoder(call: OpCall) -> str:
 def transformer(call: OpCall) -> str:
     layer: Any = call.module
     first, heads = layer.batch_first, layer.nhead
-    source, target = (samples_first(call, call.arg(i, n), first) for i, n in ((0, "src"), (1, "tgt")))
+    source, target = (
+        samples_first(call, call.arg(i, n), first) for i, n in ((0, "src"), (1, "tgt"))
+    )
     names = ("src_mask", "tgt_mask", "memory_mask", "src_key_padding_mask",
              "tgt_key_padding_mask", "memory_key_padding_mask")  # fmt: skip
     masks = {n: call.arg(2 + i, n, default=None) for i, n in enumerate(names)}

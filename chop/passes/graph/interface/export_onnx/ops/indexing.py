@@ -95,7 +95,7 @@ def repeat_interleave(call: OpCall) -> str:
     tiled = call.add("Tile", raised, call.ints(*[1] * (dim + 1), count, *[1] * (rank - dim - 1)))
     sizes = [*call.given_facts().shape]
     kept = [0 if n is None else n for n in sizes[:dim]]
-    rest = [-1 if sizes[dim] is None else sizes[dim] * count]  # type: ignore[operator]
+    rest = [-1 if sizes[dim] is None else sizes[dim] * count]
     if any(n is None for n in sizes[dim + 1 :]):
         raise call.refusal("repeats before a size that depends on the batch; move it last")
     return call.add("Reshape", tiled, call.ints(*kept, *rest, *sizes[dim + 1 :]))  # type: ignore[arg-type]
@@ -130,7 +130,9 @@ def made_like(call: OpCall) -> str:
 def arange(call: OpCall) -> str:
     given = [*call.args] or [call.kwargs[k] for k in ("start", "end") if k in call.kwargs]
     start, end, step = {1: (0, *given, 1), 2: (*given, 1), 3: tuple(given)}[len(given)]
-    names = [call.value(v, None, np.int64 if isinstance(v, int) else None) for v in (start, end, step)]
+    names = [
+        call.value(v, None, np.int64 if isinstance(v, int) else None) for v in (start, end, step)
+    ]
     whole = all(isinstance(v, int | OnnxSize) for v in (start, end, step))
     if not whole:
         raise call.refusal("counts in floats up to a number that is computed; use whole numbers")

@@ -90,16 +90,16 @@ def group_norm(call: OpCall) -> str:
     weight = or_constant(call, call.weight("weight", 2), channels, 1.0)
     bias = or_constant(call, call.weight("bias", 3), channels, 0.0)
     groups, eps = call.setting("num_groups", 1), call.setting("eps", 4, 1e-5)
-    return call.add(
-        "GroupNormalization", call.x(), weight, bias, num_groups=groups, epsilon=eps
-    )
+    return call.add("GroupNormalization", call.x(), weight, bias, num_groups=groups, epsilon=eps)
 
 
 @writes("local_response_norm")
 def local_response_norm(call: OpCall) -> str:
     size = call.setting("size", 1)
     alpha, beta = call.setting("alpha", 2, 1e-4), call.setting("beta", 3, 0.75)
-    return call.add("LRN", call.x(), size=size, alpha=alpha, beta=beta, bias=call.setting("k", 4, 1.0))
+    return call.add(
+        "LRN", call.x(), size=size, alpha=alpha, beta=beta, bias=call.setting("k", 4, 1.0)
+    )
 
 
 @writes("normalize")

@@ -143,7 +143,9 @@ def interpolate(call: OpCall) -> str:
     names = ("size", "scale_factor", "mode", "align_corners")
     size, scale, mode, aligned = (
         call.setting(name, place, default)
-        for name, place, default in zip(names, (1, 2, 3, 4), (None, None, "nearest", None), strict=True)
+        for name, place, default in zip(
+            names, (1, 2, 3, 4), (None, None, "nearest", None), strict=True
+        )
     )
     kinds = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear",
              "bicubic": "cubic"}  # fmt: skip
@@ -161,7 +163,9 @@ def interpolate(call: OpCall) -> str:
         if 0 in sizes:
             raise call.refusal("resizes to a size that depends on the batch; give it a fixed size")
         del size
-        return call.add("Resize", call.x(), "", "", call.ints(*sizes), axes=[*range(2, rank + 2)], **extra)
+        return call.add(
+            "Resize", call.x(), "", "", call.ints(*sizes), axes=[*range(2, rank + 2)], **extra
+        )
     raise call.refusal("resizes to a size that depends on the batch; give it a fixed size")
 
 
@@ -177,13 +181,13 @@ def pixel_unshuffle(call: OpCall) -> str:
     _, c, h, w = call.given_facts().shape
     if call.rank != 4 or None in (c, h, w):
         raise call.refusal("needs a batch of images of a fixed size")
-    split = call.reshape(call.x(), (None, c, h // r, r, w // r, r))  # type: ignore[operator]
+    split = call.reshape(call.x(), (None, c, h // r, r, w // r, r))
     return call.reshape(call.add("Transpose", split, perm=[0, 1, 3, 5, 2, 4]))
 
 
 @writes("channel_shuffle")
 def channel_shuffle(call: OpCall) -> str:
     groups, (_, channels, *sizes) = call.setting("groups", 1), call.given_facts().shape
-    split = call.reshape(call.x(), (None, groups, channels // groups, *sizes))  # type: ignore[operator]
+    split = call.reshape(call.x(), (None, groups, channels // groups, *sizes))
     rest = range(3, 3 + len(sizes))
     return call.reshape(call.add("Transpose", split, perm=[0, 2, 1, *rest]))

@@ -90,7 +90,9 @@ def _stored(call: OpCall, op: str, number: int) -> tuple[str, str, str]:
         gates = tensor.detach().chunk(len(ORDER[op]))
         return torch.cat([gates[place] for place in ORDER[op]])
 
-    w, r = (torch.stack([ordered(kind, end) for end in ends]) for kind in ("weight_ih", "weight_hh"))
+    w, r = (
+        torch.stack([ordered(kind, end) for end in ends]) for kind in ("weight_ih", "weight_hh")
+    )
     b = torch.stack([torch.cat([ordered("bias_ih", e), ordered("bias_hh", e)]) for e in ends])
     names = [f"{call.node.target}.{kind}_l{number}" for kind in ("weight_ih", "weight_hh", "bias")]
     return tuple(call.writer.stored(t, n) for t, n in zip((w, r, b), names, strict=True))  # type: ignore[return-value]
@@ -112,7 +114,9 @@ def recurrent_cell(call: OpCall) -> Any:
     if op == "RNN":
         extra["activations"] = [layer.nonlinearity.capitalize()]
     inputs = [x, *names, *(["", *raised] if raised else [])]
-    found = call.add_many(op, *inputs, count=3 if op == "LSTM" else 2, hidden_size=layer.hidden_size, **extra)
+    found = call.add_many(
+        op, *inputs, count=3 if op == "LSTM" else 2, hidden_size=layer.hidden_size, **extra
+    )
     last = [call.add("Squeeze", name, call.ints(0)) for name in found[1:]]
     return tuple(last) if op == "LSTM" else last[0]
 

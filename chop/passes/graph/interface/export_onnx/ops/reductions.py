@@ -79,7 +79,9 @@ def variance(call: OpCall) -> Any:
     mean = reduced(call, "ReduceMean", x, dims, True)
     off = call.add("Sub", x, mean)
     squares = reduced(call, "ReduceSum", call.add("Mul", off, off), dims, keep)
-    result = call.add("Div", squares, call.constant(float(total - (1 if less is None else int(less)))))
+    result = call.add(
+        "Div", squares, call.constant(float(total - (1 if less is None else int(less))))
+    )
     result = call.add("Sqrt", result) if "std" in call.op else result
     if not call.op.endswith("mean"):
         return result
@@ -117,7 +119,9 @@ def topk(call: OpCall) -> Any:
     k, dim = call.arg(1, "k"), call.plain(call.arg(2, "dim", default=-1), "dim")
     largest = bool(call.arg(3, "largest", default=True))
     count = call.ints(k) if isinstance(k, int) else call.sizes([k])
-    found = call.add_many("TopK", call.x(), count, count=2, axis=dim, largest=int(largest), sorted=1)
+    found = call.add_many(
+        "TopK", call.x(), count, count=2, axis=dim, largest=int(largest), sorted=1
+    )
     return tuple(found)
 
 

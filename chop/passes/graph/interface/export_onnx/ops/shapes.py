@@ -148,7 +148,7 @@ def split(call: OpCall) -> Any:
         return (call.x(),)
     if None in sizes:
         raise call.refusal("splits the batch; split another dimension")
-    parts = call.ints(*sizes)  # type: ignore[arg-type]
+    parts = call.ints(*sizes)
     return tuple(call.add_many("Split", call.x(), parts, count=len(sizes), axis=dim))
 
 
@@ -165,7 +165,8 @@ def unbind(call: OpCall) -> Any:
 def sliced(call: OpCall, x: str, dim: int, start: Any, stop: Any, step: int = 1) -> str:
     """Return a part of a dimension."""
     begin, end = (
-        call.ints(value) if isinstance(value, int) else call.sizes([value]) for value in (start, stop)
+        call.ints(value) if isinstance(value, int) else call.sizes([value])
+        for value in (start, stop)
     )
     return call.add("Slice", x, begin, end, call.ints(dim), call.ints(step))
 

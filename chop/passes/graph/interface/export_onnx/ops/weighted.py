@@ -60,7 +60,10 @@ def convolution(call: OpCall) -> str:
     rank = int(call.op[-2])
     x = call.x()
     stride = one_each(call.setting("stride", 3, 1), rank)
-    padding, dilation = call.setting("padding", 4, 0), one_each(call.setting("dilation", 5, 1), rank)
+    padding, dilation = (
+        call.setting("padding", 4, 0),
+        one_each(call.setting("dilation", 5, 1), rank),
+    )
     groups = call.setting("groups", 6, 1)
     mode = getattr(call.module, "padding_mode", "zeros")
     weight, kernel = call.weight("weight", 1), call.weight_shape("weight", 1)[2:]
@@ -129,12 +132,16 @@ def matmul(call: OpCall) -> str:
 
 @writes("addmm", "baddbmm", "addmv")
 def added_product(call: OpCall) -> str:
-    product = call.add("MatMul", call.x(1, "mat1", "batch1", "mat"), call.x(2, "mat2", "batch2", "vec"))
+    product = call.add(
+        "MatMul", call.x(1, "mat1", "batch1", "mat"), call.x(2, "mat2", "batch2", "vec")
+    )
     added = call.x(0)
     for name, value in (("alpha", "product"), ("beta", "added")):
         factor = call.plain(call.kwargs.get(name, 1), name)
         if factor != 1:
-            scaled = call.add("Mul", product if value == "product" else added, call.constant(factor))
+            scaled = call.add(
+                "Mul", product if value == "product" else added, call.constant(factor)
+            )
             product, added = (scaled, added) if value == "product" else (product, scaled)
     return call.add("Add", product, added)
 
