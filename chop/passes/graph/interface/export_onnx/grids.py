@@ -64,12 +64,15 @@ class Grid:
         return replace(self, codes=self.codes.T, axis=axis, **both)
 
 
-def constant_grid(values: Tensor, fmt: NumberFormat | None) -> Grid:
-    """Return the whole numbers of values that are already rounded to a format."""
+def constant_grid(values: Tensor, fmt: NumberFormat | None, *, blocks: bool = True) -> Grid:
+    """Return the whole numbers of values that are already rounded to a format.
+
+    `blocks`: a format with blocks has one scale for each, rather than one for all.
+    """
     values = values.detach().cpu()
     if isinstance(fmt, Affine):
         grid = _affine(values, fmt)
-    elif isinstance(fmt, MXInt | MXFP):
+    elif isinstance(fmt, MXInt | MXFP) and blocks:
         grid = _blocked(values, fmt)
     else:
         grid = _stepped(values, fmt)

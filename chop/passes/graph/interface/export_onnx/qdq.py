@@ -66,6 +66,7 @@ class Qdq:
     """Writes values in formats as standard nodes; with `clip`, codes of odd widths are clipped."""
 
     gemm = True
+    blocks = True
 
     def __init__(self, *, clip: bool) -> None:
         self.clip = clip
@@ -159,7 +160,13 @@ class Qdq:
 
     def _fp8(self, call: OpCall, x: str, fmt: FP8) -> Coded:
         one, zero = call.constant(np.array(1, dtype=np.float32)), self._fp8_zero(call, fmt)
-        codes = call.add("QuantizeLinear", x, one, zero, saturate=int(fmt.saturate))
+        beyond = fmt(torch.tensor([1e6, torch.inf, -torch.inf])).abs()
+        if not bool((beyond == fmt.largest).all()):
+            raise call.refusal(
+                "rounds large values to infinity or NaN, which onnxruntime does in its own way; "
+                "use data_in_saturate = true"
+            )
+        codes = call.add("QuantizeLinear", x, one, zero, saturate=1)
         return Coded(codes, one, zero)
 
     def _fp8_zero(self, call: OpCall, fmt: FP8) -> str:

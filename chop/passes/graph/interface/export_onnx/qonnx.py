@@ -24,6 +24,7 @@ class QonnxNodes:
     """Writes values in formats as Quant nodes with constant parameters."""
 
     gemm = False  # FINN and hls4ml read MatMul
+    blocks = False
 
     def activation(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str:
         """Return a value rounded to a format."""
@@ -60,10 +61,8 @@ class QonnxNodes:
     def constant(self, call: OpCall, grid: Grid, name: str) -> str:
         """Return a constant in float behind a Quant node, which leaves it as it is."""
         values = call.builder.constant(grid.values(), name)
-        if grid.zero.any() or grid.block:
-            raise call.refusal(
-                "has weights with zero points or blocks, which QONNX has not; use integer"
-            )
+        if grid.zero.any():
+            raise call.refusal("has weights with zero points; use weight_zero_point = 0")
         scale = grid.scale
         if grid.axis is not None:
             shape = [1] * grid.codes.ndim

@@ -133,7 +133,7 @@ class QuantizedOperands(FloatOperands):
         if isinstance(fmt, FP8) and isinstance(self.nodes, Qdq):
             return self.nodes.fp8_constant(call, array.T if turned else array, fmt, name)
         try:
-            grid = constant_grid(rounded, fmt)
+            grid = constant_grid(rounded, fmt, blocks=self.nodes.blocks)
         except ExportError as error:
             raise call.refusal(str(error)) from error
         self.weight_step = None if grid.block or grid.zero.any() else grid.scale

@@ -219,7 +219,7 @@ def size(call: OpCall) -> Any:
     """Return the sizes of a tensor: those that are fixed as numbers."""
     value = call.arg(0)
     if call.op == "getattr" and call.arg(1) != "shape":
-        raise call.refusal(f"reads {call.arg(1)!r}, which a file does not hold")
+        return _attribute(call, call.arg(1))
     sizes = call.facts_of(value).shape
     dim = call.arg(1, "dim", default=None) if call.op == "size" else None
     dims = range(len(sizes)) if dim is None else [dim]
@@ -231,6 +231,17 @@ def size(call: OpCall) -> Any:
         for d in dims
     ]
     return tuple(found) if dim is None else found[0]
+
+
+def _attribute(call: OpCall, name: str) -> str:
+    """Return an attribute of a tensor that is a tensor itself."""
+    order = [*range(call.rank)]
+    if name in ("T", "mT"):
+        ends = order[::-1] if name == "T" else [*order[:-2], order[-1], order[-2]]
+        return call.add("Transpose", call.x(), perm=ends)
+    if name in ("data", "real"):
+        return call.x()
+    raise call.refusal(f"reads {name!r}, which a file does not hold")
 
 
 @writes("numel")
