@@ -21,9 +21,7 @@ def session_of(model: Any, *, optimize: bool, threads: int = 1) -> Any:
 
     levels = ort.GraphOptimizationLevel
     options = ort.SessionOptions()
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-    )
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.add_session_config_entry("session.x64quantprecision", "1")

@@ -173,7 +173,9 @@ def test_the_documented_table_is_the_table_of_the_code():
     rows = export_rows()
     header = list(rows[0])
     lines = [f"| {' | '.join(row[key] for key in header)} |" for row in rows]
-    found = [line for line in text.splitlines() if re.match(r"\| \w+ \| (exact|weights|refused)", line)]
+    found = [
+        line for line in text.splitlines() if re.match(r"\| \w+ \| (exact|weights|refused)", line)
+    ]
     assert found == lines
 
 

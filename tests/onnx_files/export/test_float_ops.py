@@ -8,9 +8,9 @@ from torch import nn
 pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
-from chop.ir.ops import OPS, ops_with  # noqa: E402
-from chop.passes.graph.interface.export_onnx import onnx_model  # noqa: E402
-from chop.passes.graph.interface.export_onnx.registry import exported_ops  # noqa: E402
+from chop.ir.ops import OPS, ops_with
+from chop.passes.graph.interface.export_onnx import onnx_model
+from chop.passes.graph.interface.export_onnx.registry import exported_ops
 
 
 class Calls(nn.Module):

@@ -1,5 +1,6 @@
 """A quantised file computes what the integer graph computes, bit for bit."""
 
+import itertools
 import json
 
 import pytest
@@ -20,8 +21,10 @@ def integer(data, weight, **others):
     (width, frac), (weight_width, weight_frac) = data, weight
     return {
         "name": "integer",
-        **{"data_in_width": width, "data_in_frac_width": frac},
-        **{"weight_width": weight_width, "weight_frac_width": weight_frac},
+        "data_in_width": width,
+        "data_in_frac_width": frac,
+        "weight_width": weight_width,
+        "weight_frac_width": weight_frac,
         **others,
     }
 
@@ -37,9 +40,8 @@ PER_CHANNEL = affine(
 )  # fmt: skip
 
 
-
 def dense(*widths):
-    layers = [m for a, b in zip(widths, widths[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())]
+    layers = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -126,9 +128,7 @@ def test_float_scales_differ_only_where_a_tie_is_near(network, traced, run):
     ("network", "config", "kernels"),
     [("jsc-s", W8A8, 5), ("jsc-s", W6A6, 5), ("conv", W8A8, 3), ("conv", PER_CHANNEL, 3)],
 )
-def test_onnxruntime_runs_all_layers_as_integer_kernels(
-    network, config, kernels, traced, tmp_path
-):
+def test_onnxruntime_runs_all_layers_as_integer_kernels(network, config, kernels, traced, tmp_path):
     import onnxruntime as ort
 
     graph, _ = quantized(traced, network, config)
@@ -203,7 +203,7 @@ def test_nan_in_a_quantised_weight_is_refused(traced):
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
     with torch.no_grad():
         graph.model.get_submodule("0").weight[0, 0] = float("nan")
-    with pytest.raises(ExportError, match="0.weight has NaN"):
+    with pytest.raises(ExportError, match=r"0\.weight has NaN"):
         onnx_model(graph, "qdq")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.op_spec import StandIn
+from chop.onnx import ModelBuilder
+from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.values import (
     DTYPES,
     DynamicSize,
@@ -20,12 +22,25 @@ from chop.passes.graph.interface.export_onnx.values import (
     as_array,
 )
 
-if TYPE_CHECKING:
-    from chop.passes.graph.interface.export_onnx.writer import GraphWriter
-
 __all__ = ["OpCall"]
 
 NOTHING: Any = object()
+
+
+class WritesNodes(Protocol):
+    """What a call needs of the writer of the graph."""
+
+    known: KnownGraph
+    builder: ModelBuilder
+    gemm: bool
+    names: dict[int, str]  # of the tensors of the model, by identity
+    rounding: Callable[[fx.Node], Any]
+
+    def given(self, value: Any) -> Any: ...
+
+    def stored(self, tensor: Tensor, name: str | None = None) -> str: ...
+
+    def first_name(self, name: str) -> str: ...
 
 
 class OpCall:
@@ -34,7 +49,7 @@ class OpCall:
     Functions add ONNX nodes by `add` and return the name of their result.
     """
 
-    def __init__(self, writer: GraphWriter, node: fx.Node) -> None:
+    def __init__(self, writer: WritesNodes, node: fx.Node) -> None:
         self.writer, self.node, self.builder = writer, node, writer.builder
         self.op, self.facts = writer.known.op(node), writer.known.facts[node]
         self.args: tuple[Any, ...] = writer.given(node.args)
@@ -102,18 +117,21 @@ class OpCall:
         elif isinstance(value, OnnxSize):
             return value.name
         elif isinstance(value, Tensor):
-            return self.rounding.constant(self, value, operand)
+            constant: str = self.rounding.constant(self, value, operand)
+            return constant
         elif isinstance(value, bool | int | float):
             if operand is not None:
                 value = self.rounding.number(value, operand)
             return self.constant(value, dtype)
         else:
             raise self.refusal(f"takes {type(value).__name__}, which a file does not hold")
-        return self.rounding.activation(self, name, operand, value.facts)
+        rounded: str = self.rounding.activation(self, name, operand, value.facts)
+        return rounded
 
     def parameter(self, name: str, operand: str | None = None) -> str | None:
         """Return the name of a layer's parameter or buffer, rounded as the layer rounds it."""
-        return self.rounding.parameter(self, name, operand or name)
+        found: str | None = self.rounding.parameter(self, name, operand or name)
+        return found
 
     def weight(self, name: str, place: int) -> str | None:
         """Return a parameter of the layer, or the argument of the function, if there is one."""

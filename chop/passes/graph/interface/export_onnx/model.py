@@ -11,7 +11,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.ops import has_trait
 from chop.onnx import ModelBuilder
 from chop.onnx.targets import ExportFormat
-from chop.passes.graph.interface.export_onnx.observe import Observed, observed
+from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
 from chop.passes.graph.interface.export_onnx.qonnx import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.quantized import (
     FloatReader,
@@ -19,7 +19,7 @@ from chop.passes.graph.interface.export_onnx.quantized import (
     formats_of_node,
     quantizing_nodes,
 )
-from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, Operands
+from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import ExportError
 from chop.passes.graph.interface.export_onnx.writer import GraphWriter
 
@@ -42,7 +42,7 @@ def onnx_model(
     _check_layers(known, target)
     nodes = quantizing_nodes(target)
 
-    def rounding(node: fx.Node) -> Operands:
+    def rounding(node: fx.Node) -> WrittenOperands:
         layer = _layer(known, node)
         formats = formats_of_node(node, layer)
         if formats:
@@ -55,11 +55,11 @@ def onnx_model(
     return builder.model(metadata)
 
 
-def _layer(known: Observed, node: fx.Node) -> Any:
+def _layer(known: KnownGraph, node: fx.Node) -> Any:
     return known.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def _check_layers(known: Observed, target: ExportFormat) -> None:
+def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
     """Refuse layers that a file of this kind cannot have, all of them at once."""
     rounded, in_float, odd = [], [], []
     for node in known.model.graph.nodes:

@@ -33,7 +33,7 @@ RANDOM = frozenset(_RANDOM.split())
 
 
 @dataclass
-class Observed:
+class KnownGraph:
     """The graph that is written, with its own functions inlined, and what is known of its nodes."""
 
     model: fx.GraphModule
@@ -47,7 +47,7 @@ class Observed:
         return identify(node, layer).name
 
 
-def observed(graph: MaseGraph) -> Observed:
+def observed(graph: MaseGraph) -> KnownGraph:
     """Run the graph for two sizes of the batch, and return what both runs have in common."""
     model = fx.GraphModule(graph.model, _inlined(graph.fx_graph))
     model.train(graph.model.training)
@@ -55,7 +55,7 @@ def observed(graph: MaseGraph) -> Observed:
     tensors = [facts for facts in inputs if isinstance(facts, TensorFacts)]
     batch: Any = next((facts.shape[0] for facts in tensors if facts.shape), None)
     runs = _runs(model, inputs, batch)
-    found = Observed(model, batch if len(runs) == 2 else None)
+    found = KnownGraph(model, batch if len(runs) == 2 else None)
     for node in model.graph.nodes:
         try:
             found.facts[node] = merged_facts(runs[0].facts[node], runs[-1].facts[node])
@@ -66,7 +66,7 @@ def observed(graph: MaseGraph) -> Observed:
     return found
 
 
-def _is_constant(node: fx.Node, found: Observed, run: _Recorder) -> bool:
+def _is_constant(node: fx.Node, found: KnownGraph, run: _Recorder) -> bool:
     """Return whether a node gives the same for all inputs: a size, a mask, a sum of weights."""
     if node.op in ("output", "get_attr") or node not in run.kept:
         return False

@@ -37,7 +37,7 @@ class Coded:
 
 
 @dataclass(frozen=True)
-class Range:
+class ActivationCodes:
     """The codes of an activation's format: (code - zero) · scale, from `low` to `high`."""
 
     width: int
@@ -49,7 +49,7 @@ class Range:
     symmetric: bool = False
 
     @classmethod
-    def of(cls, fmt: Integer | Affine, rank: int) -> Range:
+    def of(cls, fmt: Integer | Affine, rank: int) -> ActivationCodes:
         if isinstance(fmt, Integer):
             scale, zero = np.array(2.0**-fmt.frac_width, dtype=np.float32), np.array(0)
             symmetric, axis = fmt.overflow == "symmetric" and fmt.signed, None
@@ -107,7 +107,7 @@ class Qdq:
         if isinstance(fmt, FP8):
             return self._fp8(call, x, fmt)
         assert isinstance(fmt, Integer | Affine)
-        codes = Range.of(fmt, rank)
+        codes = ActivationCodes.of(fmt, rank)
         self._check(call, fmt, codes)
         x, step = self._steps(call, x, fmt, codes.scale)
         dtype = storage_type(codes.width, codes.low < 0, small=False)
@@ -121,7 +121,7 @@ class Qdq:
             coded = call.add("Clip", coded, *bounds)
         return Coded(coded, call.constant(codes.scale), zero, codes.axis)
 
-    def _check(self, call: OpCall, fmt: Integer | Affine, codes: Range) -> None:
+    def _check(self, call: OpCall, fmt: Integer | Affine, codes: ActivationCodes) -> None:
         if isinstance(fmt, Integer) and fmt.overflow == "wrap":
             raise call.refusal("wraps codes around, which Q/DQ cannot; use `format='integer'`")
         if codes.width > LARGEST:
@@ -148,7 +148,7 @@ class Qdq:
         tie = call.add("Equal", rest, call.constant(np.array(0.5, dtype=np.float32)))
         return call.add("Add", near, call.cast(tie, torch.bool, torch.float32)), one
 
-    def _clipped_before(self, call: OpCall, x: str, codes: Range, step: Any) -> str:
+    def _clipped_before(self, call: OpCall, x: str, codes: ActivationCodes, step: Any) -> str:
         """Clip the value instead of its codes, as runtimes have no Clip for 16 bits."""
         if codes.high - codes.low == 2**LARGEST - 1:
             return x

@@ -20,7 +20,7 @@ from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.formats import check_format
 from chop.passes.graph.interface.export_onnx.grids import constant_grid
-from chop.passes.graph.interface.export_onnx.observe import Observed
+from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.qdq import Qdq
 from chop.passes.graph.interface.export_onnx.qonnx import QonnxNodes
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, tensor_of
@@ -196,7 +196,7 @@ MOVES = frozenset(_MOVES.split())
 class FloatReader(FloatOperands):
     """A float node of a quantised network: a ReLU before layers with one format is on codes."""
 
-    def __init__(self, nodes: Nodes, known: Observed) -> None:
+    def __init__(self, nodes: Nodes, known: KnownGraph) -> None:
         self.nodes, self.known = nodes, known
 
     def relu(self, call: OpCall, x: str) -> str | None:

@@ -12,10 +12,10 @@ from chop.passes.graph.interface.export_onnx.values import TensorFacts
 if TYPE_CHECKING:
     from chop.passes.graph.interface.export_onnx.call import OpCall
 
-__all__ = ["FloatOperands", "Operands", "tensor_of"]
+__all__ = ["FloatOperands", "WrittenOperands", "tensor_of"]
 
 
-class Operands(Protocol):
+class WrittenOperands(Protocol):
     """What a node's operands go through before the op."""
 
     bias_apart: bool  # whether the bias must be added by a node of its own
@@ -49,7 +49,7 @@ class Operands(Protocol):
 
 
 class FloatOperands:
-    """Operands as they are."""
+    """WrittenOperands as they are."""
 
     bias_apart = False
 

@@ -13,9 +13,9 @@ from chop.onnx import ModelBuilder
 from chop.passes.graph.describe.in_place import named_in_place
 from chop.passes.graph.describe.interpreter import input_name
 from chop.passes.graph.interface.export_onnx.call import OpCall
-from chop.passes.graph.interface.export_onnx.observe import Observed
+from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.registry import op_writer
-from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, Operands
+from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import (
     DTYPES,
     DynamicSize,
@@ -39,13 +39,13 @@ class GraphWriter:
 
     def __init__(
         self,
-        known: Observed,
+        known: KnownGraph,
         builder: ModelBuilder,
-        rounding: Callable[[fx.Node], Operands] | None = None,
+        rounding: Callable[[fx.Node], WrittenOperands] | None = None,
         *,
         gemm: bool = True,
     ) -> None:
-        """`gemm`: whether linear layers become Gemm, or MatMul and Add, as FINN expects them."""
+        """`gemm`: whether linear layers become Gemm; FINN and hls4ml expect MatMul and Add."""
         self.known, self.builder, self.gemm = known, builder, gemm
         self.rounding = rounding or (lambda node: FloatOperands())
         self.values: dict[fx.Node, Any] = {}
@@ -133,7 +133,10 @@ class GraphWriter:
             batch = leaf.facts.batch_dims
             shape = enumerate(leaf.facts.shape)
             free = [BATCH if place in batch else n for place, n in shape]
-            self.builder.output(leaf.name, name, DTYPES[leaf.facts.dtype], free)
+            value = leaf.name
+            if not self.gemm and value not in {output.name for output in self.builder.outputs}:
+                value = name = self._renamed(value, name, 0)  # hls4ml drops an Identity
+            self.builder.output(value, name, DTYPES[leaf.facts.dtype], free)
 
     def _returned(self, value: Any) -> Any:
         """Return the results; those by name are a dict."""

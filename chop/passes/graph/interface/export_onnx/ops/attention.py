@@ -70,7 +70,7 @@ def scaled_dot_product_attention(call: OpCall) -> Any:
 
 
 @dataclass(frozen=True)
-class Stream:
+class SampleSequence:
     """A sequence inside a layer: its value, samples first, its length, and what it reads."""
 
     name: str
@@ -124,7 +124,7 @@ def split_heads(call: OpCall, x: str, heads: int, width: int) -> str:
 
 
 def multihead(
-    inside: Inside, q: Stream, k: Stream, v: Stream, added: tuple[str, ...]
+    inside: Inside, q: SampleSequence, k: SampleSequence, v: SampleSequence, added: tuple[str, ...]
 ) -> tuple[str, str]:
     """Return attention with samples first: the result, and the shares of each head."""
     call, layer = inside.call, inside.layer
@@ -166,7 +166,7 @@ def scores_of(call: OpCall, padding: Any, mask: Any, heads: int) -> tuple[str, .
     return added if mask is None else (*added, mask_scores(call, mask, heads))
 
 
-def samples_first(call: OpCall, value: Any, first: bool) -> Stream:
+def samples_first(call: OpCall, value: Any, first: bool) -> SampleSequence:
     """Return a sequence with samples in the first dimension."""
     facts = call.facts_of(value)
     if len(facts.shape) != 3:
@@ -174,7 +174,7 @@ def samples_first(call: OpCall, value: Any, first: bool) -> Stream:
     name = call.value(value)
     if not first:
         name = call.add("Transpose", name, perm=[1, 0, 2])
-    return Stream(name, facts.shape[1 if first else 0])
+    return SampleSequence(name, facts.shape[1 if first else 0])
 
 
 def as_given(call: OpCall, x: str, first: bool) -> str:
@@ -227,30 +227,36 @@ def _residual(inside: Inside, norm: str, x: str, branch: Any) -> str:
     return inside.of(norm).normed(call.add("Add", x, branch(x)))
 
 
-def encoder_layer(inside: Inside, x: Stream, added: tuple[str, ...]) -> Stream:
+def encoder_layer(inside: Inside, x: SampleSequence, added: tuple[str, ...]) -> SampleSequence:
     def attends(name: str) -> str:
-        stream = Stream(name, x.length)
+        stream = SampleSequence(name, x.length)
         return multihead(inside.of("self_attn"), stream, stream, stream, added)[0]
 
     y = _residual(inside, "norm1", x.name, attends)
     y = _residual(inside, "norm2", y, lambda name: feed_forward(inside, name))
-    return Stream(y, x.length)
+    return SampleSequence(y, x.length)
 
 
 def decoder_layer(
-    inside: Inside, x: Stream, memory: Stream, own: tuple[str, ...], others: tuple[str, ...]
-) -> Stream:
+    inside: Inside,
+    x: SampleSequence,
+    memory: SampleSequence,
+    own: tuple[str, ...],
+    others: tuple[str, ...],
+) -> SampleSequence:
     def attends(name: str) -> str:
-        stream = Stream(name, x.length)
+        stream = SampleSequence(name, x.length)
         return multihead(inside.of("self_attn"), stream, stream, stream, own)[0]
 
     def reads(name: str) -> str:
-        stream = Stream(name, x.length)
+        stream = SampleSequence(name, x.length)
         return multihead(inside.of("multihead_attn"), stream, memory, memory, others)[0]
 
     y = _residual(inside, "norm1", x.name, attends)
     y = _residual(inside, "norm2", y, reads)
-    return Stream(_residual(inside, "norm3", y, lambda name: feed_forward(inside, name)), x.length)
+    return SampleSequence(
+        _residual(inside, "norm3", y, lambda name: feed_forward(inside, name)), x.length
+    )
 
 
 def _stacked(inside: Inside) -> list[Inside]:
@@ -258,18 +264,20 @@ def _stacked(inside: Inside) -> list[Inside]:
     return [layers.of(str(i)) for i in range(len(layers.layer))]
 
 
-def encoder(inside: Inside, x: Stream, added: tuple[str, ...]) -> Stream:
+def encoder(inside: Inside, x: SampleSequence, added: tuple[str, ...]) -> SampleSequence:
     for layer in _stacked(inside):
         x = encoder_layer(layer, x, added)
     norm = inside.layer.norm
-    return x if norm is None else Stream(inside.of("norm").normed(x.name), x.length)
+    return x if norm is None else SampleSequence(inside.of("norm").normed(x.name), x.length)
 
 
-def decoder(inside: Inside, x: Stream, memory: Stream, own: Any, others: Any) -> Stream:
+def decoder(
+    inside: Inside, x: SampleSequence, memory: SampleSequence, own: Any, others: Any
+) -> SampleSequence:
     for layer in _stacked(inside):
         x = decoder_layer(layer, x, memory, own, others)
     norm = inside.layer.norm
-    return x if norm is None else Stream(inside.of("norm").normed(x.name), x.length)
+    return x if norm is None else SampleSequence(inside.of("norm").normed(x.name), x.length)
 
 
 def _heads(layer: Any) -> int:
