@@ -64,6 +64,9 @@ FUNCTIONS = {
         *(x[:, 0], x[:, :2], x[..., 1], x[:, None, 1:], x[:, -1, :], x[:, ::2], x[:, 1:-1]),
         *(x.flip(1), x.roll(1, 1), x.narrow(1, 1, 2), x.select(1, 2), x.repeat_interleave(2, 1)),
         *(x.index_select(1, torch.tensor([0, 2])), x[:, torch.tensor([1, 3])], x.unbind(1)[2]),
+        x[torch.arange(x.size(0))[:, None], torch.tensor([0, 2, 4])],
+        x[:, torch.tensor([[1], [3]]), torch.tensor([0, 2])],
+        x[torch.arange(x.size(0)), 1:, torch.zeros(1, dtype=torch.long)],
         *(torch.zeros_like(x) + x, x.new_full((x.size(0), 2), 3.0), torch.arange(x.size(0))),
     ],
     "products": lambda x: [

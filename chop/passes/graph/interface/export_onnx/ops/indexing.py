@@ -32,8 +32,10 @@ def getitem(call: OpCall) -> Any:
 def _indexed(call: OpCall, x: str, items: list[Any]) -> str:
     """Return x[items], one item after the other; an item may remove or add a dimension."""
     tensors = [item for item in items if isinstance(item, OnnxTensor | Tensor)]
-    if len(tensors) > 1 or any(call.facts_of(t).dtype == torch.bool for t in tensors):
-        raise call.refusal("has a mask or several tensors as its index; use gather or where")
+    if any(call.facts_of(t).dtype == torch.bool for t in tensors):
+        raise call.refusal("has a mask as its index; use where")
+    if len(tensors) > 1:
+        return _indexed_by_several(call, x, items)
     dim = 0
     for item in items:
         if item is None:
@@ -49,6 +51,33 @@ def _indexed(call: OpCall, x: str, items: list[Any]) -> str:
             place = call.value(item, None, "int64")
             x = call.add("Gather", x, place, axis=dim)
     return x
+
+
+def _indexed_by_several(call: OpCall, x: str, items: list[Any]) -> str:
+    """Return x[items] with several tensors among the items, which are broadcast together."""
+    if any(item is None for item in items):
+        raise call.refusal("adds a dimension while it indexes by several tensors; use unsqueeze")
+    for dim, item in enumerate(items):
+        x = _part(call, x, dim, item) if isinstance(item, slice) else x
+    indexed = [dim for dim, item in enumerate(items) if not isinstance(item, slice)]
+    others = [dim for dim in range(len(items)) if dim not in indexed]
+    names = [call.value(items[dim], None, np.int64) for dim in indexed]
+    kinds = [call.facts_of(items[dim]) for dim in indexed]
+    names = [call.cast(n, k.dtype, torch.int64) for n, k in zip(names, kinds, strict=True)]
+    total = names[0]
+    for name in names[1:]:
+        total = call.add("Add", total, name)
+    zeros = call.add("Mul", total, call.constant(0, np.int64))  # in the common shape
+    last = call.ints(-1)
+    spread = [call.add("Unsqueeze", call.add("Add", name, zeros), last) for name in names]
+    turned = call.add("Transpose", x, perm=[*indexed, *others])
+    found = call.add("GatherND", turned, call.add("Concat", *spread, axis=-1))
+    first, rank = indexed[0], max(len(kind.shape) for kind in kinds)
+    if indexed != [*range(first, first + len(indexed))] or not first:
+        return found
+    before = [rank + i for i in range(first)]
+    after = range(rank + first, rank + len(others))
+    return call.add("Transpose", found, perm=[*before, *range(rank), *after])
 
 
 def _part(call: OpCall, x: str, dim: int, part: slice) -> str:
