@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import sys
+import types
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
@@ -254,3 +257,100 @@ def test_a_relu_that_is_read_unrounded_stays_in_float(traced, run):
     for optimize in (False, True):
         (found,) = run(onnx_model(graph, "qdq"), {"x": x}, optimize=optimize)
         assert torch.equal(found, graph.model(x))
+
+
+class Functions(nn.Module):
+    """Quantised functions, with constants and numbers among their operands."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 16)), nn.Parameter(torch.randn(8))
+        self.shift = nn.Parameter(torch.randn(1, 8))
+
+    def forward(self, x):
+        y = F.relu(F.linear(x, self.weight, self.bias)) + self.shift
+        return torch.matmul(y, y.transpose(0, 1)[:, :5]) * 0.3
+
+
+def test_quantised_functions_are_exported(traced, run):
+    x = torch.randn(64, 16)
+    formats = {op: {"config": W8A8} for op in ("linear", "relu", "add", "matmul", "mul")}
+    graph = traced(Functions(), {"x": x[:6]}, ("quantize", {"by": "type", **formats}))
+    for optimize in (False, True):
+        (found,) = run(onnx_model(graph, "qdq"), {"x": x}, optimize=optimize)
+        assert torch.equal(found, graph.model(x))
+
+
+class Wide(nn.Module):
+    """Layers with other weights than those of a matrix product."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(6, 6)
+        self.back = nn.ConvTranspose2d(4, 3, 3)
+
+    def forward(self, x):
+        return self.back(self.fc(self.conv(x)))
+
+
+def test_transposed_convolutions_and_wide_linear_layers_are_exported(traced, run):
+    x = torch.randn(6, 3, 8, 8)
+    formats = {op: {"config": W8A8} for op in ("linear", "conv2d", "convtranspose2d")}
+    graph = traced(Wide(), {"x": x[:2]}, ("quantize", {"by": "type", **formats}))
+    for optimize in (False, True):
+        (found,) = run(onnx_model(graph, "qdq"), {"x": x}, optimize=optimize)
+        assert torch.equal(found, graph.model(x))
+
+
+class Mixed(nn.Module):
+    """A layer with products inside, before a linear one."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.fc = layer, nn.Linear(16, 4)
+
+    def forward(self, x):
+        twice = isinstance(self.layer, nn.MultiheadAttention)
+        return self.fc((self.layer(x, x, x) if twice else self.layer(x))[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "build"),
+    [
+        ("attention", lambda: nn.MultiheadAttention(16, 4, batch_first=True)),
+        ("lstm", lambda: nn.LSTM(16, 16, batch_first=True)),
+    ],
+)
+def test_layers_with_rounding_inside_are_refused_and_stay_in_float(op, build, traced, run):
+    x = torch.randn(3, 5, 16)
+    linear = {"by": "type", "linear": {"config": W8A8}}
+    graph = traced(Mixed(build()), {"x": x}, ("quantize", linear | {op: {"config": W8A8}}))
+    with pytest.raises(ExportError, match="rounds values inside, which no file holds; leave"):
+        onnx_model(graph, "qdq")
+    graph = traced(Mixed(build()), {"x": x}, ("quantize", linear))
+    (found,) = run(onnx_model(graph, "qdq"), {"x": x})
+    # a float before the rounding may lie beside a tie
+    assert ((found - graph.model(x)).abs() > 1e-5).float().mean() < 0.01
+
+
+def test_a_network_without_quantised_nodes_is_refused(traced):
+    graph = traced(nn.Sequential(nn.ReLU()), {"input": torch.randn(2, 4)})
+    with pytest.raises(ExportError, match="no node of this one is quantised; use `format='onnx'`"):
+        onnx_model(graph, "qdq")
+
+
+def test_layers_with_hooks_are_refused(traced):
+    graph, _ = quantized(traced, "jsc-tiny", W8A8)
+    graph.model.get_submodule("0").register_forward_hook(lambda *_: None)
+    with pytest.raises(ExportError, match="hooks, which may change their values: _0; remove"):
+        onnx_model(graph, "qdq")
+
+
+def test_the_integer_format_is_that_of_the_integer_graph(traced, monkeypatch):
+    made = types.ModuleType("chop.onnx.integers")
+    made.integer_model = lambda graph, **options: (graph_digest(graph), options)
+    monkeypatch.setitem(sys.modules, "chop.onnx.integers", made)
+    graph, _ = quantized(traced, "jsc-tiny", W8A8)
+    digest, options = onnx_model(graph, "integer", metadata={"mase.format": "integer"})
+    assert digest == graph_digest(graph.to_integers())
+    assert options == {"name": "network", "metadata": {"mase.format": "integer"}}

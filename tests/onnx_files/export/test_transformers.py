@@ -16,8 +16,15 @@ NETWORKS = {
     "BertForSequenceClassification": TEXT,
     "LlamaForCausalLM": {**TEXT, "num_key_value_heads": 2, "use_cache": False},
     "GPT2LMHeadModel": {
-        **{"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32},
-        **{"use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+        "vocab_size": 64,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 32,
+        "use_cache": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
     },
 }
 
@@ -39,5 +46,5 @@ def test_a_network_of_transformers_is_exported(name, traced, assert_same_as_eage
     graph = traced(model, inputs, hf_input_names=list(inputs), dummy_in=inputs)
     file = onnx_model(graph)
     assert [value.name for value in file.graph.input] == ["input_ids", "attention_mask"]
-    assert [value.name for value in file.graph.output][0] == "logits"
+    assert next(value.name for value in file.graph.output) == "logits"
     assert_same_as_eager(file, model, sentences)

@@ -61,32 +61,39 @@ def _layer(known: KnownGraph, node: fx.Node) -> Any:
 
 def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
     """Refuse layers that a file of this kind cannot have, all of them at once."""
-    rounded, in_float, odd = [], [], []
+    rounded, in_float, odd, hooked = [], [], [], []
     for node in known.model.graph.nodes:
         if node.op not in ("call_module", "call_function", "call_method"):
             continue
-        layer, op = _layer(known, node), known.op(node)
+        layer = _layer(known, node)
         variant = getattr(layer, "variant_name", None)
+        if layer is not None and (layer._forward_hooks or layer._forward_pre_hooks):
+            hooked.append(node.name)
         if variant is not None:
             odd.append(f"{node.name} ({variant})")
         elif formats_of_node(node, layer):
             rounded.append(node.name)
-        elif has_trait(op, "weighted_sum") or has_trait(op, "inner_products"):
+        elif has_trait(known.op(node), "weighted_sum"):
             in_float.append(node.name)
-    if odd:
-        raise ExportError(
-            f"these layers have no such nodes: {', '.join(odd)}; use `format='integer'`"
-        )
-    if target == "onnx" and rounded:
-        raise ExportError(
-            f"`format='onnx'` is for float networks, and these nodes are quantised: "
-            f"{_some(rounded)}; use qdq, qcdq, qonnx or integer"
-        )
-    if target != "onnx" and in_float:
-        raise ExportError(
-            f"`format='{target}'` is for quantised networks, and these layers are in float: "
-            f"{_some(in_float)}; quantise them first, or use `format='onnx'`"
-        )
+    _refuse(hooked, "these layers have hooks, which may change their values", "remove the hooks")
+    _refuse(odd, "these layers have no such nodes", "use `format='integer'`")
+    if target == "onnx":
+        what = "`format='onnx'` is for float networks, and these nodes are quantised"
+        _refuse(rounded, what, "use qdq, qcdq, qonnx or integer")
+        return
+    what = f"`format='{target}'` is for quantised networks, and"
+    _refuse(
+        in_float,
+        f"{what} these layers are in float",
+        "quantise them first, or use `format='onnx'`",
+    )
+    if not rounded:
+        raise ExportError(f"{what} no node of this one is quantised; use `format='onnx'`")
+
+
+def _refuse(names: list[str], what: str, fix: str) -> None:
+    if names:
+        raise ExportError(f"{what}: {_some(names)}; {fix}")
 
 
 def _some(names: list[str]) -> str:

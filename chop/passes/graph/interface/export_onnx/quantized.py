@@ -61,7 +61,7 @@ class QuantizedOperands(FloatOperands):
             return "data_in" if place == 0 and "data_in" in self.formats else None
         function: Any = call.node.target
         if function.composed is not None:
-            raise call.refusal("rounds values inside; use its parts")
+            raise call.refusal("rounds values inside, which no file holds; leave it in float")
         if place < len(function.names) and place < len(call.args):
             found = function.operands[function.names[place]]
         elif place < len(call.args):
@@ -155,7 +155,7 @@ class QuantizedOperands(FloatOperands):
         return self.activation(call, name, "data_out", facts)
 
     def check_whole(self, call: OpCall) -> None:
-        raise call.refusal("rounds values inside, at each step; leave it in float")
+        raise call.refusal("rounds values inside, which no file holds; leave this layer in float")
 
     def _format(self, call: OpCall, operand: str) -> NumberFormat:
         """Return the format of an activation, which a file must be able to hold."""
