@@ -239,3 +239,71 @@ def test_the_graph_stays_as_it_was(traced):
     assert graph.model.training
     assert graph.model.code == code
     assert all(torch.equal(value, before[k]) for k, value in graph.model.state_dict().items())
+
+
+class Writes(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x):
+        y = x * 2
+        if self.how == "item":
+            y[:, 0] = 1.0
+        elif self.how == "view":
+            y[:, 0].add_(1.0)
+        elif self.how == "buffer":
+            y = y + self.count.add_(1.0)
+        else:
+            y.add_(1.0).relu_()
+        return y
+
+
+def test_what_is_written_in_place_is_read_afterwards(traced, assert_same_as_eager):
+    model = Writes("whole")
+
+    def inputs(size):
+        return {"x": drawn(size, 4)}
+
+    assert_same_as_eager(onnx_model(traced(model, inputs(2))), model, inputs)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("item", "no ONNX is known for these ops: "),
+        ("view", "writes to the memory of 'mul', which is read later; compute a new tensor"),
+        ("buffer", "changes the tensor 'count' of the model, on which the next call depends"),
+    ],
+)
+def test_writes_that_a_file_cannot_have_are_refused(how, text, traced):
+    options = {"front_end": "fx"} if how != "item" else {"dummy_in": {"x": drawn(2, 4)}}
+    graph = traced(Writes(how), {"x": drawn(2, 4)}, **options)
+    with pytest.raises(ExportError, match=text):
+        onnx_model(graph)
+
+
+class Masked(nn.Module):
+    def forward(self, x, keep):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=keep)
+
+
+def test_a_row_of_attention_in_which_nothing_is_kept_gives_zeros(traced, run):
+    x, keep = drawn(2, 2, 3, 4), torch.ones(2, 1, 3, 3, dtype=torch.bool)
+    keep[0, 0, 1] = False
+    file = onnx_model(traced(Masked(), {"x": x, "keep": keep}))
+    (found,) = run(file, {"x": x, "keep": keep})
+    assert found[0, :, 1].eq(0).all()
+    torch.testing.assert_close(found, Masked()(x, keep), rtol=0, atol=1e-6)
+
+
+class Drops(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5)
+
+
+def test_a_dropout_that_is_never_off_is_refused(traced):
+    graph = traced(Drops(), {"x": drawn(2, 4)})
+    with pytest.raises(ExportError, match="drops numbers in eval mode as well"):
+        onnx_model(graph)

@@ -10,9 +10,14 @@ from torch import Tensor, fx
 
 from chop.dotted import deepgetattr
 from chop.onnx import ModelBuilder
-from chop.passes.graph.describe.in_place import named_in_place
 from chop.passes.graph.describe.interpreter import input_name
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.memory import (
+    check_writes,
+    homes_of,
+    writes_to_input,
+    written_nodes,
+)
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.registry import op_writer
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
@@ -57,6 +62,7 @@ class GraphWriter:
         """Add all nodes to the builder; ops without a function are refused together."""
         needed = self._needed()
         self._check_ops(needed)
+        check_writes(self.known, needed)
         for node in self.known.model.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._input(node)
@@ -80,15 +86,17 @@ class GraphWriter:
         self.builder.constants = {name: c for name, c in constants.items() if name in used}
 
     def _needed(self) -> set[fx.Node]:
-        """Return the nodes that the output depends on, and those that write to such a tensor."""
+        """Return the nodes that the output depends on, and those that write to such memory."""
+        homes = homes_of(self.known)
         needed: set[fx.Node] = set()
+        memory: set[fx.Node] = set()
         for node in reversed(self.known.model.graph.nodes):
-            writes = self._writes(node) and bool(node.all_input_nodes)
-            writes = writes and node.all_input_nodes[0] in needed
-            if node.op == "output" or node in needed or writes:
-                needed |= {node}
-                if node not in self.known.constants:
-                    needed |= {*node.all_input_nodes}
+            writes = homes[node] in memory and writes_to_input(node, self.known)
+            if node.op != "output" and node not in needed and not writes:
+                continue
+            sources = [] if node in self.known.constants else node.all_input_nodes
+            needed |= {node, *sources}
+            memory |= {homes[source] for source in sources}
         return needed
 
     def _check_ops(self, needed: set[fx.Node]) -> None:
@@ -169,8 +177,9 @@ class GraphWriter:
             self.values[node] = deepgetattr(self.known.model, str(node.target))
         elif self.known.op(node) not in (*SKIPPED, *NAMED):
             self.values[node] = self._called(node)
-            if self._writes(node):
-                self.values[node.all_input_nodes[0]] = self.values[node]
+            if writes_to_input(node, self.known):
+                written = dict.fromkeys(written_nodes(node, self.known), self.values[node])
+                self.values.update(written)
 
     def _called(self, node: fx.Node) -> Any:
         start, call = len(self.builder.nodes), OpCall(self, node)
@@ -217,16 +226,6 @@ class GraphWriter:
     def first_name(self, name: str) -> str:
         """Return the name under which a function made a value."""
         return self.first_names.get(name, name)
-
-    def _writes(self, node: fx.Node) -> bool:
-        """Return whether a node changes the tensor that it takes."""
-        if node.op == "call_module":
-            layer = self.known.model.get_submodule(str(node.target))
-            return getattr(layer, "inplace", False) is True
-        if node.op not in ("call_function", "call_method"):
-            return False
-        target = getattr(node.target, "target", node.target)
-        return node.kwargs.get("inplace") is True or named_in_place(target, node.op)
 
     def given(self, value: Any) -> Any:
         """Return arguments with their nodes replaced by what these have become."""

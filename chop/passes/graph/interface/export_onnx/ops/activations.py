@@ -160,9 +160,12 @@ def softmax(call: OpCall) -> str:
 def same(call: OpCall) -> str:
     """In eval mode, the input itself."""
     if call.op == "dropout" and call.module is None:
-        places = 2 if len(call.args) > 2 else -1
-        training = call.args[places] if places > 0 else call.kwargs.get("training", False)
-        if call.plain(training, "training") is True and call.arg(1, "p", default=0.5) > 0:
+        name = getattr(call.node.target, "__name__", str(call.node.target))
+        default = not name.startswith(
+            ("alpha", "feature", "native")
+        )  # as torch's functions have it
+        training = call.arg(2, "training", "train", default=default)
+        if call.plain(training, "training") and call.arg(1, "p", default=0.5) > 0:
             raise call.refusal("drops numbers in eval mode as well; give it training=self.training")
     return call.x()
 

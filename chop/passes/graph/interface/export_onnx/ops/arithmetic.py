@@ -77,14 +77,17 @@ def arithmetic(call: OpCall) -> str:
 
 
 def floor_quotient(call: OpCall, a: str, b: str, dtype: torch.dtype) -> str:
-    """Return the quotient, rounded down."""
-    quotient = call.add("Div", a, b)
-    if dtype.is_floating_point:
-        return call.add("Floor", quotient)
-    rest = call.add("Sub", a, call.add("Mul", quotient, b))  # ONNX rounds whole numbers to zero
-    zero = call.constant(0, dtype)
-    differ = call.add("Less", call.add("Mul", call.add("Sign", rest), call.add("Sign", b)), zero)
-    return call.add("Sub", quotient, call.cast(differ, torch.bool, dtype))
+    """Return the quotient, rounded down, as torch computes it: without the remainder."""
+    rest = call.add("Mod", a, b, fmod=1)
+    whole = call.add("Div", call.add("Sub", a, rest), b)
+    whole = call.add("Round", whole) if dtype.is_floating_point else whole
+    return call.add("Sub", whole, _signs_differ(call, rest, b, dtype))
+
+
+def _signs_differ(call: OpCall, a: str, b: str, dtype: torch.dtype) -> str:
+    """Return 1 where one number is positive and the other negative, else 0."""
+    product = call.add("Mul", call.add("Sign", a), call.add("Sign", b))
+    return call.cast(call.add("Less", product, call.constant(0, dtype)), torch.bool, dtype)
 
 
 @writes("floor_divide")
@@ -98,7 +101,8 @@ def remainder(call: OpCall) -> str:
     name = getattr(call.node.target, "__name__", str(call.node.target))
     if name == "fmod" or not dtype.is_floating_point:
         return call.add("Mod", a, b, fmod=int(name == "fmod"))
-    return call.add("Sub", a, call.add("Mul", call.add("Floor", call.add("Div", a, b)), b))
+    rest = call.add("Mod", a, b, fmod=1)
+    return call.add("Add", rest, call.add("Mul", b, _signs_differ(call, rest, b, dtype)))
 
 
 @writes("pow")
@@ -191,11 +195,6 @@ def clamp(call: OpCall) -> str:
             x = call.add(op, x, bound_name)
     limits = ["" if not isinstance(b, int | float) else call.constant(b, want) for b in (low, high)]
     return call.add("Clip", x, *limits) if any(limits) else x
-
-
-@writes("atan2")
-def atan2(call: OpCall) -> str:
-    raise call.refusal("has no ONNX op; use atan")
 
 
 @writes("addcmul", "addcdiv")

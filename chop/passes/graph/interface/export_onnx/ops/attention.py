@@ -24,14 +24,21 @@ def as_added(call: OpCall, mask: Any, *, keep: bool) -> str:
 
 
 def attended(
-    call: OpCall, q: str, k: str, v: str, scale: float, added: tuple[str, ...]
+    call: OpCall, q: str, k: str, v: str, scale: float, added: tuple[str, ...], *, safe: bool
 ) -> tuple[str, str]:
-    """Return softmax(q k' · scale + added) v, and the softmax."""
+    """Return softmax(q k' · scale + added) v, and the softmax.
+
+    `safe`: a row in which nothing is kept gives zeros, as in torch's own function.
+    """
+    dtype = call.out.dtype
     turned = call.add("Transpose", k, perm=[0, 1, 3, 2])
-    product = call.add("MatMul", call.add("Mul", q, call.constant(scale, call.out.dtype)), turned)
+    product = call.add("MatMul", call.add("Mul", q, call.constant(scale, dtype)), turned)
     for term in added:
         product = call.add("Add", product, term)
     shares = call.add("Softmax", product, axis=-1)
+    if safe and added:
+        empty = call.add("IsNaN", shares)
+        shares = call.add("Where", empty, call.constant(0.0, dtype), shares)
     return call.add("MatMul", shares, v), shares
 
 
@@ -64,7 +71,7 @@ def scaled_dot_product_attention(call: OpCall) -> Any:
         axes = call.ints(*range(4 - rank))
         q, k, v = (call.add("Unsqueeze", name, axes) for name in (q, k, v))
     factor = 1 / math.sqrt(width) if scale is None else scale
-    result, _ = attended(call, q, k, v, factor, added)
+    result, _ = attended(call, q, k, v, factor, added, safe=mask is not None)
     result = call.add("Squeeze", result, call.ints(*range(4 - rank))) if rank < 4 else result
     return (result,) if isinstance(call.facts, tuple) else result
 
@@ -124,7 +131,13 @@ def split_heads(call: OpCall, x: str, heads: int, width: int) -> str:
 
 
 def multihead(
-    inside: Inside, q: SampleSequence, k: SampleSequence, v: SampleSequence, added: tuple[str, ...]
+    inside: Inside,
+    q: SampleSequence,
+    k: SampleSequence,
+    v: SampleSequence,
+    added: tuple[str, ...],
+    *,
+    safe: bool = True,
 ) -> tuple[str, str]:
     """Return attention with samples first: the result, and the shares of each head."""
     call, layer = inside.call, inside.layer
@@ -140,7 +153,7 @@ def multihead(
         split_heads(call, inside.projected(x.name, w, b, f"{n}_weight", f"{n}_bias"), heads, width)
         for x, w, b, n in zip((q, k, v), weights, biases, "qkv", strict=True)
     ]
-    result, shares = attended(call, qkv[0], qkv[1], qkv[2], 1 / math.sqrt(width), added)
+    result, shares = attended(call, qkv[0], qkv[1], qkv[2], 1 / math.sqrt(width), added, safe=safe)
     joined = call.add("Transpose", result, perm=[0, 2, 1, 3])
     joined = call.add("Reshape", joined, call.ints(0, 0, heads * width))
     return inside.of("out_proj").linear(joined), shares
@@ -194,9 +207,10 @@ def attention(call: OpCall) -> Any:
         call.arg(5, "attn_mask", default=None),
     )
     added = scores_of(call, padding, mask, layer.num_heads)
-    result, shares = multihead(Inside(call, layer), q, k, v, added)
+    weights = call.plain(call.arg(4, "need_weights", default=True), "need_weights")
+    result, shares = multihead(Inside(call, layer), q, k, v, added, safe=not weights)
     result = as_given(call, result, layer.batch_first)
-    if not call.arg(4, "need_weights", default=True):
+    if not weights:
         return result, None
     if call.arg(6, "average_attn_weights", default=True):
         shares = call.add("ReduceMean", shares, call.ints(1), keepdims=0)
