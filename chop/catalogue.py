@@ -60,6 +60,14 @@ KINDS: dict[str, Kind] = {
         "chop.actions.examples:EXAMPLES",
         lambda example: {"about": example.about, "command": example.command},
     ),
+    "exports": Kind(
+        "what ONNX files hold of each number format",
+        "chop.passes.graph.interface.export_onnx.formats:EXPORTS",
+        lambda row: {
+            **{target: export.summary for target, export in row.items()},
+            "about": row["qdq"].reason,
+        },
+    ),
     "formats": Kind(
         "number formats for quantisation",
         "chop.numerics:FORMATS",

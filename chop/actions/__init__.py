@@ -1,9 +1,10 @@
-"""The actions of `ch`: train, test, transform, search, emit, simulate, synth, verify.
+"""The actions of `ch`: train, test, transform, search, emit, simulate, synth, export, verify.
 
 `from chop.actions import train` imports the function, without importing torch.
 """
 
 from chop.actions.emit import emit
+from chop.actions.export import export
 from chop.actions.search.search import search
 from chop.actions.simulate import simulate
 from chop.actions.synth import synth
@@ -14,6 +15,7 @@ from chop.actions.verify import verify
 
 __all__ = [
     "emit",
+    "export",
     "search",
     "simulate",
     "synth",

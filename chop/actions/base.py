@@ -132,6 +132,14 @@ ACTIONS: dict[str, Action] = {
             needs_names=False,
         ),
         Action(
+            "export",
+            "Write a network to an ONNX file, for onnxruntime, FINN or hls4ml.",
+            "chop.actions.export:run_export",
+            requirements=(needs_checkpoint,),
+            beside_checkpoint=True,
+            checked_by="chop.actions.export:check_export",
+        ),
+        Action(
             "verify",
             "Compare the simulation, the integers, the ONNX files and the circuit of a network.",
             "chop.actions.verify:run_verify",

@@ -23,8 +23,8 @@ __all__ = [
     "command_on_circuit",
     "emit_options",
     "emit_options_of",
+    "graph_of",
     "network",
-    "quantised_graph",
     "source_of",
     "table_options",
 ]
@@ -86,12 +86,12 @@ def source_of(config: RunConfig, model: Any, info: Any, data_module: Any) -> Sou
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
     """Return the quantised graph of a source, and the same in whole numbers."""
-    graph = quantised_graph(source)
+    graph = graph_of(source)
     return graph, graph.to_integers()
 
 
-def quantised_graph(source: Source) -> MaseGraph:
-    """Return the graph of a source, for inference."""
+def graph_of(source: Source) -> MaseGraph:
+    """Return the graph of a source in eval mode, with metadata."""
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.ir.graph.saving import is_saved_graph
 

@@ -18,6 +18,7 @@ from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
 from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.wave_format import WaveFormat
+from chop.onnx.targets import EXPORT_FORMATS, ExportFormat, ExportOptions
 from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
@@ -45,6 +46,7 @@ class HelpPanel:
     LANGUAGE = "Language model options"
     SEARCH = "Search options"
     HARDWARE = "Hardware options"
+    EXPORT = "Export options"
     VERIFICATION = "Verification options"
     PROJECT = "Project options"
     INFORMATION = "Information"
@@ -68,6 +70,7 @@ Simulated = functools.partial(Emission, only=("simulate",))
 Synthesized = functools.partial(Emission, only=("synth",))
 Verified = functools.partial(Emission, only=("verify",), group=HelpPanel.VERIFICATION)
 Deployed = functools.partial(Opt, group=HelpPanel.RUNTIME, row="when set", only=("test",))
+Exported = functools.partial(Opt, group=HelpPanel.EXPORT, row="when set", only=("export",))
 InProject = functools.partial(Opt, group=HelpPanel.PROJECT)
 Information = functools.partial(Opt, group=HelpPanel.INFORMATION, row="when set")
 InFile = functools.partial(Opt, group=HelpPanel.FILE, flags=(), row="never")
@@ -248,7 +251,7 @@ class RunConfig:
         OtherGeneral(
             "How the model becomes a graph: with torch.fx, with torch.export, "
             "or with torch.fx where it works.",
-            only=("transform", "search", "emit", "simulate", "synth", "verify"),
+            only=("transform", "search", "emit", "simulate", "synth", "export", "verify"),
         ),
     ] = "auto"
 
@@ -433,6 +436,15 @@ class RunConfig:
         RunnableFormat, Deployed("Format of the file that --runtime onnxruntime exports.")
     ] = "integer"
     threads: Annotated[PositiveInt, Deployed("Threads of --runtime onnxruntime.")] = 1
+    format: Annotated[
+        ExportFormat | None,
+        Exported(
+            "Kind of file: "
+            + "; ".join(f"{name} ({about})" for name, about in EXPORT_FORMATS.items())
+            + ".",
+            default=ExportOptions.format,
+        ),
+    ] = None
 
     profile: Annotated[bool, Information("Print a profile of the run when it ends.")] = False
     no_warnings: Annotated[bool, Information("Hide Python warnings.")] = False
@@ -461,6 +473,10 @@ class RunConfig:
         default_factory=dict
     )
     synth: Annotated[Table, InFile("Settings for `ch synth`: target, place, timeout.")] = field(
+        default_factory=dict
+    )
+
+    export: Annotated[Table, InFile("Settings for `ch export`: format.")] = field(
         default_factory=dict
     )
 

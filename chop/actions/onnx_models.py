@@ -25,20 +25,9 @@ def runtime_for(graph: MaseGraph, export_format: RunnableFormat, *, threads: int
 
 def exported(graph: MaseGraph, export_format: RunnableFormat, folder: Path) -> Path:
     """Write the ONNX file of a graph, and return where it is."""
-    from chop.passes.base import PASSES, PassArgsError, run_pass
+    from chop.passes.base import run_pass
 
     file = folder / f"{export_format}.onnx"
-    if export_format == "integer":
-        from chop.onnx.files import save_model
-        from chop.onnx.integers import integer_model
-        from chop.passes.graph.transforms.integers import integer_graph
-
-        try:
-            return save_model(integer_model(integer_graph(graph)), file)
-        except NotImplementedError as error:
-            raise PassArgsError(str(error)) from error
-    if "export_onnx" not in PASSES:
-        raise ValueError(f"the format {export_format} cannot be exported yet; use integer")
     options: dict[str, Any] = {"save_path": file, "format": export_format, "silent": True}
     run_pass("export_onnx", graph, options)
     return file

@@ -171,7 +171,8 @@ def _onnx_model(chosen: Values, flags: Values, problems: list[str]) -> Values:
     """Return the options with an ONNX file of --load as the model, and its path absolute."""
     model, load_name = chosen["model"], chosen["load_name"]
     if load_name is not None and is_onnx_file(load_name):
-        if model not in (None, "onnx", load_name) and not is_onnx_file(model):
+        fits = model in (None, "onnx", load_name) or is_onnx_file(model)
+        if not fits and chosen["runtime"] == "torch":  # onnxruntime runs it as it is
             problems.append(
                 f"--load: {load_name} is a whole network and not weights of {model!r}; give it in "
                 f"place of the model, as in: ch test {Path(load_name).name} DATASET"

@@ -7,13 +7,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.circuits import quantised_graph, source_of
+from chop.actions.circuits import graph_of, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.onnx_models import exported
 from chop.actions.prepare import data_module_for, model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task
 from chop.actions.trained_on import log_assumed_classes
+from chop.files import is_onnx_file
 
 if TYPE_CHECKING:
     from chop.onnx.runtime import Runtime
@@ -46,7 +47,8 @@ def run_runtime_test(config: RunConfig, project: Project) -> None:
     metrics = {f"test_{logged(name)}_epoch": value for name, value in score.with_loss.items()}
     metrics |= _latencies(runtime, config.batch_size)
     folder = project.software / "checkpoints"
-    report_score("test", metrics, score, data_module, folder, config.load_name, task)
+    loaded = config.load_name or config.model
+    report_score("test", metrics, score, data_module, folder, loaded, task)
 
 
 def check_runtime(config: RunConfig) -> None:
@@ -56,22 +58,23 @@ def check_runtime(config: RunConfig) -> None:
     if config.runtime == "torch" and given:
         raise ConfigError(f"{given[0]} is for --runtime onnxruntime; add it, or omit {given[0]}")
     if _is_file(config) and flags["export_format"] in given:
-        raise ConfigError(f"--export-format: {config.load_name} is run as it is; omit the format")
+        raise ConfigError(f"--export-format: {config.model} is run as it is; omit the format")
 
 
 def _is_file(config: RunConfig) -> bool:
-    return Path(str(config.load_name)).suffix == ".onnx"
+    """Return whether an ONNX file is the model, and no other checkpoint is loaded into it."""
+    return is_onnx_file(config.model) and config.load_name is None
 
 
 def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
     if _is_file(config):
-        logger.info("Testing %s in onnxruntime...", config.load_name)
+        logger.info("Testing %s in onnxruntime...", config.model)
         data_module = data_module_for(config)
-        log_assumed_classes(data_module, str(config.load_name))
-        return _opened(str(config.load_name), config.threads), data_module
+        log_assumed_classes(data_module, str(config.model))
+        return _opened(str(config.model), config.threads), data_module
     model, info, data_module = model_and_data(config)
     logger.info("Testing model '%s' as %s in onnxruntime...", config.model, config.export_format)
-    graph = quantised_graph(source_of(config, model, info, data_module))
+    graph = graph_of(source_of(config, model, info, data_module))
     with tempfile.TemporaryDirectory() as folder:
         file = exported(graph, config.export_format, Path(folder))
         return _opened(file, config.threads), data_module

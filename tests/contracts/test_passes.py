@@ -143,6 +143,7 @@ EXAMPLES["save_mase_graph"] = {"save_dir": SAVED / "again"}
 EXAMPLES["load_mase_graph"] = {"load_dir": SAVED / "graph"}
 EXAMPLES["save_node_meta_param"] = {"save_path": SAVED / "meta.toml"}
 EXAMPLES["load_node_meta_param"] = {"load_path": SAVED / "graph" / "node_meta_param.toml"}
+EXAMPLES["export_onnx"] = {"save_path": SAVED / "net.onnx"}
 EXAMPLES["metadata_value_type_cast"] = {"fn": copy.copy}
 EXAMPLES["summarize_quantization"] = {"original_graph": ready_graph()}
 EXAMPLES["emit_verilog_top"] = {"project_dir": SAVED / "circuit", "top_name": "net"}
@@ -179,6 +180,8 @@ def emitted_graph(name):
 def graph(name, package):
     if name == "emit_logicnets":
         package("alkaid")
+    if name == "export_onnx":
+        package("onnx")
     if name.startswith("emit_"):
         return emitted_graph(name)
     ready = ready_graph()

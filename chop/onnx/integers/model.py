@@ -9,7 +9,7 @@ from chop.integers import Codes, IntegerGraph, IntegerNode, QuantizeInput
 from chop.integers.digest import graph_digest
 from chop.onnx.builder import ModelBuilder
 from chop.onnx.integers.registry import write_function
-from chop.onnx.integers.writer import DOUBLE, INT64, SINGLE, OnnxValue, Writer
+from chop.onnx.integers.writer import DOUBLE, INT64, SINGLE, Writer, WrittenValue
 from chop.version import __version__
 
 __all__ = ["check_supported", "integer_model", "output_names"]
@@ -72,22 +72,22 @@ def check_supported(graph: IntegerGraph) -> None:
         raise NotImplementedError(f"the format `integer` cannot be written: {'; '.join(wrong)}")
 
 
-def _inputs(builder: ModelBuilder, graph: IntegerGraph) -> dict[str, OnnxValue]:
+def _inputs(builder: ModelBuilder, graph: IntegerGraph) -> dict[str, WrittenValue]:
     shapes = {
         node.inputs[0]: node.op.shape
         for node in graph.nodes.values()
         if isinstance(node.op, QuantizeInput)
     }
     return {
-        name: OnnxValue(builder.input(name, SINGLE, ["batch", *shapes[name]]), SINGLE)
+        name: WrittenValue(builder.input(name, SINGLE, ["batch", *shapes[name]]), SINGLE)
         for name in graph.inputs
         if name in shapes
     }
 
 
 def _written(
-    w: Writer, graph: IntegerGraph, node: IntegerNode, known: Mapping[str, OnnxValue]
-) -> OnnxValue:
+    w: Writer, graph: IntegerGraph, node: IntegerNode, known: Mapping[str, WrittenValue]
+) -> WrittenValue:
     write = write_function(node.op)
     assert write is not None
     w.node = node.name
@@ -96,7 +96,7 @@ def _written(
     return w.finished(result, node.name)
 
 
-def _declare(w: Writer, floats: str, whole: str, value: OnnxValue, codes: Codes) -> None:
+def _declare(w: Writer, floats: str, whole: str, value: WrittenValue, codes: Codes) -> None:
     """Make the values and the codes of a node outputs of the model."""
     w.node = floats
     shape: list[int | str] = ["batch", *codes.shape]

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from chop.integers import Codes, IntegerOp
-from chop.onnx.integers.writer import OnnxValue, Writer
+from chop.onnx.integers.writer import Writer, WrittenValue
 
 __all__ = ["WriteOp", "write_function", "writes"]
 
@@ -22,8 +22,8 @@ class WriteOp(Protocol):
     """
 
     def __call__(
-        self, w: Writer, op: Any, inputs: Sequence[OnnxValue], codes: Sequence[Codes], /
-    ) -> OnnxValue: ...
+        self, w: Writer, op: Any, inputs: Sequence[WrittenValue], codes: Sequence[Codes], /
+    ) -> WrittenValue: ...
 
 
 _known: dict[type[IntegerOp], WriteOp] = {}

@@ -14,7 +14,7 @@ from torch import Tensor
 from chop.integers import Word
 from chop.integers.mixed import MixedWord
 from chop.numerics.integer import Rounding
-from chop.onnx.integers.writer import BOOL, INT64, OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import BOOL, INT64, Writer, WrittenValue, numbers_dtype
 
 __all__ = ["Bounded", "brought_back", "multiplied", "quotient", "raised"]
 
@@ -25,7 +25,7 @@ SHORT = 2**60  # below, the sum of a number, its offset and half of the divisor 
 class Bounded:
     """A value with bounds of all of its elements."""
 
-    value: OnnxValue
+    value: WrittenValue
     low: int
     high: int
 
@@ -60,7 +60,7 @@ def quotient(w: Writer, x: Bounded, divisor: Tensor, shift: Tensor, rounding: Ro
     return Bounded(value, -(-x.low // least) - 1 if x.low < 0 else 0, max(0, x.high // least) + 1)
 
 
-def _short_quotient(w: Writer, x: Bounded, divisor: Tensor, rounding: Rounding) -> OnnxValue:
+def _short_quotient(w: Writer, x: Bounded, divisor: Tensor, rounding: Rounding) -> WrittenValue:
     offset = (divisor - 1 + max(0, -x.low)) // divisor * divisor if x.low < 0 else 0 * divisor
     halves = {"floor": 0 * divisor, "up": divisor // 2, "even": (divisor - 1) // 2}
     added = offset + halves[rounding]
@@ -73,7 +73,7 @@ def _short_quotient(w: Writer, x: Bounded, divisor: Tensor, rounding: Rounding) 
     return w.op("Sub", numbers, offset // divisor) if bool(offset.any()) else numbers
 
 
-def _odd(w: Writer, x: OnnxValue, divisor: Tensor, offset: Tensor) -> OnnxValue:
+def _odd(w: Writer, x: WrittenValue, divisor: Tensor, offset: Tensor) -> WrittenValue:
     """Return 1 where half of the divisor rounds up: x / divisor is odd, and there is a half."""
     has_half = divisor % 2 == 0
     if bool((divisor & (divisor - 1) == 0).all()):  # the bit is in x
@@ -85,7 +85,7 @@ def _odd(w: Writer, x: OnnxValue, divisor: Tensor, offset: Tensor) -> OnnxValue:
     return w.op("Mul", odd, has_half.long())
 
 
-def _long_quotient(w: Writer, x: Bounded, divisor: Tensor, rounding: Rounding) -> OnnxValue:
+def _long_quotient(w: Writer, x: Bounded, divisor: Tensor, rounding: Rounding) -> WrittenValue:
     """Compare what is left with half of the divisor: slower, but with no sum that overflows."""
     numbers = w.cast(x.value, INT64)
     rest = w.op("Mod", numbers, divisor)  # which has the sign of the divisor
@@ -133,7 +133,7 @@ def multiplied(w: Writer, x: Bounded, factor: Tensor) -> Bounded:
     return Bounded(w.op("Mul", w.cast(x.value, numbers_dtype(low, high)), factor), low, high)
 
 
-def brought_back(w: Writer, x: Bounded, word: Word) -> OnnxValue:
+def brought_back(w: Writer, x: Bounded, word: Word) -> WrittenValue:
     """Return numbers brought into the range of a word by its rule for overflow."""
     low, high = word.lows, word.highs
     if int(low.max()) <= x.low and x.high <= int(high.min()):

@@ -19,9 +19,9 @@ __all__ = [
     "INT32",
     "INT64",
     "SINGLE",
-    "OnnxValue",
     "Operand",
     "Writer",
+    "WrittenValue",
     "numbers_dtype",
     "smallest_dtype",
 ]
@@ -32,14 +32,14 @@ EXACT_SUM = 2**53  # below, ReduceSum of onnxruntime 1.31 is exact for int64
 
 
 @dataclass(frozen=True)
-class OnnxValue:
+class WrittenValue:
     """The result of an ONNX node, or an input of the model."""
 
     name: str
     dtype: np.dtype[Any]
 
 
-Operand = OnnxValue | Tensor | int  # a tensor or a number becomes a constant
+Operand = WrittenValue | Tensor | int  # a tensor or a number becomes a constant
 
 
 def numbers_dtype(*numbers: int) -> np.dtype[Any]:
@@ -63,34 +63,36 @@ class Writer:
     def __init__(self, builder: ModelBuilder) -> None:
         self.builder = builder
         self.node = ""
-        self._casts: dict[tuple[str, str], OnnxValue] = {}
+        self._casts: dict[tuple[str, str], WrittenValue] = {}
         self._finished: set[str] = set()
 
     def op(
         self, kind: str, *operands: Operand, dtype: np.dtype[Any] | None = None, **attributes: Any
-    ) -> OnnxValue:
+    ) -> WrittenValue:
         """Append a node; constants have the dtype of its first value, and so has its result.
 
         `dtype` is the one of the result, if that differs.
         """
-        like = next(operand.dtype for operand in operands if isinstance(operand, OnnxValue))
+        like = next(operand.dtype for operand in operands if isinstance(operand, WrittenValue))
         names = [self._operand(operand, like).name for operand in operands]
         result = self.builder.unique(f"{self.node}_{kind.lower()}")
-        return OnnxValue(self.builder.add(kind, *names, result=result, **attributes), dtype or like)
+        return WrittenValue(
+            self.builder.add(kind, *names, result=result, **attributes), dtype or like
+        )
 
-    def _operand(self, operand: Operand, dtype: np.dtype[Any]) -> OnnxValue:
-        return operand if isinstance(operand, OnnxValue) else self.constant(operand, dtype)
+    def _operand(self, operand: Operand, dtype: np.dtype[Any]) -> WrittenValue:
+        return operand if isinstance(operand, WrittenValue) else self.constant(operand, dtype)
 
     def constant(
         self, numbers: Tensor | int | float, dtype: np.dtype[Any], name: str | None = None
-    ) -> OnnxValue:
+    ) -> WrittenValue:
         """Return a constant, which the dtype must hold."""
         array = np.asarray(torch.as_tensor(numbers).detach().cpu().numpy())
         cast = array.astype(dtype)
         assert np.array_equal(cast.astype(array.dtype), array), f"{dtype} cannot hold {array}"
-        return OnnxValue(self.builder.constant(cast, name), dtype)
+        return WrittenValue(self.builder.constant(cast, name), dtype)
 
-    def cast(self, x: OnnxValue, dtype: np.dtype[Any]) -> OnnxValue:
+    def cast(self, x: WrittenValue, dtype: np.dtype[Any]) -> WrittenValue:
         """Return a value in another dtype, which must hold it."""
         if x.dtype == dtype:
             return x
@@ -103,18 +105,18 @@ class Writer:
         return self._casts[key]
 
     def shaped(
-        self, kind: str, x: OnnxValue, sizes: Sequence[int] | Tensor, **attributes: Any
-    ) -> OnnxValue:
+        self, kind: str, x: WrittenValue, sizes: Sequence[int] | Tensor, **attributes: Any
+    ) -> WrittenValue:
         """Append a node whose second input is a list of sizes, axes or places."""
         return self.op(kind, x, self.constant(torch.as_tensor(sizes), INT64), **attributes)
 
-    def larger(self, x: OnnxValue, other: Operand) -> OnnxValue:
+    def larger(self, x: WrittenValue, other: Operand) -> WrittenValue:
         return self._chosen("Max", "Greater", x, other)
 
-    def smaller(self, x: OnnxValue, other: Operand) -> OnnxValue:
+    def smaller(self, x: WrittenValue, other: Operand) -> WrittenValue:
         return self._chosen("Min", "Less", x, other)
 
-    def _chosen(self, kind: str, comparison: str, x: OnnxValue, other: Operand) -> OnnxValue:
+    def _chosen(self, kind: str, comparison: str, x: WrittenValue, other: Operand) -> WrittenValue:
         # Max and Min of onnxruntime 1.31 are wrong for int64 from 2^31 to 2^32 and beyond
         if x.dtype != INT64:
             return self.op(kind, x, other)
@@ -123,7 +125,7 @@ class Writer:
             "Where", self.op(comparison, x, constant, dtype=BOOL), x, constant, dtype=INT64
         )
 
-    def clipped(self, x: OnnxValue, low: Tensor | int, high: Tensor | int) -> OnnxValue:
+    def clipped(self, x: WrittenValue, low: Tensor | int, high: Tensor | int) -> WrittenValue:
         """Return x within bounds, one pair for all or one for each element."""
         info = np.iinfo(x.dtype)
         low, high = (torch.as_tensor(end).clamp(info.min, info.max) for end in (low, high))
@@ -131,20 +133,20 @@ class Writer:
             return self.op("Clip", x, low.reshape(()), high.reshape(()))
         return self.smaller(self.larger(x, low), high)
 
-    def total(self, x: OnnxValue, axis: int, size: int, reach: int) -> OnnxValue:
+    def total(self, x: WrittenValue, axis: int, size: int, reach: int) -> WrittenValue:
         """Return sums along an axis, which stays with a size of 1; `reach` bounds the sums."""
         if reach < EXACT_SUM:
             return self.shaped("ReduceSum", x, [axis], keepdims=1)
         places = (self.shaped("Gather", x, [place], axis=axis) for place in range(size))
         return reduce(lambda one, other: self.op("Add", one, other), places)
 
-    def finished(self, x: OnnxValue, name: str) -> OnnxValue:
+    def finished(self, x: WrittenValue, name: str) -> WrittenValue:
         """Return the result of a node of the integer graph, under the node's name if it is free."""
         name = self.builder.unique(name)
         last = self.builder.nodes[-1] if self.builder.nodes else None
         self._finished.add(name)
         if last is None or list(last.output) != [x.name] or x.name in self._finished:
-            return OnnxValue(self.builder.add("Identity", x.name, result=name), x.dtype)
+            return WrittenValue(self.builder.add("Identity", x.name, result=name), x.dtype)
         last.output[0] = last.name = name
         self._casts = {key: cast for key, cast in self._casts.items() if cast.name != x.name}
-        return OnnxValue(name, x.dtype)
+        return WrittenValue(name, x.dtype)

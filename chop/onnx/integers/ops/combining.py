@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from chop.integers import AddCodes, Codes, ConcatCodes, IntegerOp, MultiplyCodes, SubtractCodes
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import Writer, WrittenValue, numbers_dtype
 
 KINDS: dict[type[IntegerOp], str] = {
     AddCodes: "Add",
@@ -15,7 +15,7 @@ KINDS: dict[type[IntegerOp], str] = {
 }
 
 
-def _alike(w: Writer, inputs: Sequence[OnnxValue], codes: Sequence[Codes]) -> list[OnnxValue]:
+def _alike(w: Writer, inputs: Sequence[WrittenValue], codes: Sequence[Codes]) -> list[WrittenValue]:
     """Return the inputs in a dtype that holds them and the result."""
     dtype = numbers_dtype(*(x.lowest for x in codes), *(x.highest for x in codes))
     return [w.cast(x, dtype) for x in inputs]
@@ -25,15 +25,15 @@ def _alike(w: Writer, inputs: Sequence[OnnxValue], codes: Sequence[Codes]) -> li
 def combine(
     w: Writer,
     op: AddCodes | SubtractCodes | MultiplyCodes,
-    inputs: Sequence[OnnxValue],
+    inputs: Sequence[WrittenValue],
     codes: Sequence[Codes],
-) -> OnnxValue:
+) -> WrittenValue:
     kind = next(kind for known, kind in KINDS.items() if isinstance(op, known))
     return w.op(kind, *_alike(w, inputs, codes))
 
 
 @writes(ConcatCodes)
 def concat(
-    w: Writer, op: ConcatCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ConcatCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     return w.op("Concat", *_alike(w, inputs, codes), axis=op.dim)

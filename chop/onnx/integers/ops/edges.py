@@ -11,13 +11,13 @@ from chop.integers import Codes, EdgeRounding, EdgeTables, Scale, Word
 from chop.integers.mixed import MixedWord
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.rounding import Bounded, brought_back, quotient, raised
-from chop.onnx.integers.writer import OnnxValue, Writer, numbers_dtype, smallest_dtype
+from chop.onnx.integers.writer import Writer, WrittenValue, numbers_dtype, smallest_dtype
 
 
 @writes(EdgeTables)
 def edge_tables(
-    w: Writer, op: EdgeTables, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: EdgeTables, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     """Each output has as many edges as the one with most; those that it lacks add an entry 0."""
     x, _ = codes
     (value,) = inputs
@@ -58,7 +58,7 @@ def _edges_by_output(op: EdgeTables) -> Tensor:
     return torch.tensor([row + [-1] * (most - len(row)) for row in rows], dtype=torch.int64)
 
 
-def _places(w: Writer, op: EdgeTables, x: Bounded, edges: Tensor) -> OnnxValue:
+def _places(w: Writer, op: EdgeTables, x: Bounded, edges: Tensor) -> WrittenValue:
     """Return the places in their tables of the codes that edges read."""
     rounding = op.rounding
     first, lowest = rounding.first[edges], rounding.lowest[edges]

@@ -9,25 +9,27 @@ import torch.nn.functional as F
 
 from chop.integers import ArgMaxCodes, Codes, PadCodes, PermuteCodes, ReshapeCodes
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import INT64, OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import INT64, Writer, WrittenValue, numbers_dtype
 
 
 @writes(ReshapeCodes)
 def reshape(
-    w: Writer, op: ReshapeCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ReshapeCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     return w.shaped("Reshape", inputs[0], [0, *op.shape])  # 0 keeps the batch
 
 
 @writes(PermuteCodes)
 def permute(
-    w: Writer, op: PermuteCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: PermuteCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     return w.op("Transpose", inputs[0], perm=[d % (len(codes[0].shape) + 1) for d in op.dims])
 
 
 @writes(PadCodes)
-def pad(w: Writer, op: PadCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]) -> OnnxValue:
+def pad(
+    w: Writer, op: PadCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, result = codes
     value = w.cast(inputs[0], numbers_dtype(x.lowest, x.highest, result.lowest, result.highest))
     rank = len(x.shape) + 1
@@ -47,6 +49,6 @@ def pad(w: Writer, op: PadCodes, inputs: Sequence[OnnxValue], codes: Sequence[Co
 
 @writes(ArgMaxCodes)
 def argmax(
-    w: Writer, op: ArgMaxCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ArgMaxCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     return w.op("ArgMax", inputs[0], axis=op.dim, keepdims=int(op.keepdim), dtype=INT64)

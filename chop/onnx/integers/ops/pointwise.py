@@ -17,20 +17,20 @@ from chop.integers import (
     ReluCodes,
 )
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import BOOL, OnnxValue, Writer, numbers_dtype, smallest_dtype
+from chop.onnx.integers.writer import BOOL, Writer, WrittenValue, numbers_dtype, smallest_dtype
 
 
 @writes(ReluCodes)
 def relu(
-    w: Writer, op: ReluCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ReluCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     return w.larger(inputs[0], 0)
 
 
 @writes(ClampCodes)
 def clamp(
-    w: Writer, op: ClampCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ClampCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, result = codes
     dtype = numbers_dtype(x.lowest, x.highest, result.lowest, result.highest)
     return w.clipped(w.cast(inputs[0], dtype), op.low, op.high)
@@ -38,8 +38,8 @@ def clamp(
 
 @writes(LeakyReluCodes)
 def leaky_relu(
-    w: Writer, op: LeakyReluCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: LeakyReluCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, result = codes
     slopes = (op.numerator, op.denominator)
     dtype = numbers_dtype(x.lowest, x.highest, result.lowest, result.highest, *slopes)
@@ -50,7 +50,9 @@ def leaky_relu(
 
 
 @writes(Lookup)
-def lookup(w: Writer, op: Lookup, inputs: Sequence[OnnxValue], codes: Sequence[Codes]) -> OnnxValue:
+def lookup(
+    w: Writer, op: Lookup, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, result = codes
     entries = op.entries[x.lowest - op.lowest : x.highest - op.lowest + 1]
     (value,) = inputs
@@ -62,7 +64,9 @@ def lookup(w: Writer, op: Lookup, inputs: Sequence[OnnxValue], codes: Sequence[C
 
 
 @writes(Refine)
-def refine(w: Writer, op: Refine, inputs: Sequence[OnnxValue], codes: Sequence[Codes]) -> OnnxValue:
+def refine(
+    w: Writer, op: Refine, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     most = int(op.factor.max())
     dtype = numbers_dtype(codes[-1].lowest, codes[-1].highest, most)
     return w.op("Mul", w.cast(inputs[0], dtype), op.factor)
@@ -70,16 +74,16 @@ def refine(w: Writer, op: Refine, inputs: Sequence[OnnxValue], codes: Sequence[C
 
 @writes(ConstantCodes)
 def constant(
-    w: Writer, op: ConstantCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ConstantCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     dtype = numbers_dtype(codes[-1].lowest, codes[-1].highest)
     return w.constant(op.value.unsqueeze(0), dtype, f"{w.node}.value")
 
 
 @writes(ChannelAffine)
 def channel_affine(
-    w: Writer, op: ChannelAffine, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ChannelAffine, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, _ = codes
     rest = [1] * (len(x.shape) - 1)
     multiplier, offset = (part.reshape(-1, *rest) for part in (op.multiplier, op.offset))

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from chop.integers import Codes, QuantizeFeatures, QuantizeInput, Word
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import BOOL, DOUBLE, SINGLE, OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import BOOL, DOUBLE, SINGLE, Writer, WrittenValue, numbers_dtype
 
 
 @writes(QuantizeInput)
 def quantize(
-    w: Writer, op: QuantizeInput, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: QuantizeInput, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     (x,) = inputs
     scale = op.word.scale
     if scale.power_of_two:
@@ -25,8 +25,8 @@ def quantize(
 
 @writes(QuantizeFeatures)
 def quantize_features(
-    w: Writer, op: QuantizeFeatures, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: QuantizeFeatures, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     word = op.word.codes(op.shape, op.word.lows, op.word.highs)
     whole = quantize(w, op, inputs, [word])
     assert op.low is not None
@@ -34,7 +34,7 @@ def quantize_features(
     return w.clipped(whole, op.low, op.high)
 
 
-def _rounded(w: Writer, steps: OnnxValue, word: Word) -> OnnxValue:
+def _rounded(w: Writer, steps: WrittenValue, word: Word) -> WrittenValue:
     if word.rounding == "floor":
         return w.op("Floor", steps)
     nearest = w.op("Round", steps)  # ties to even
@@ -45,7 +45,7 @@ def _rounded(w: Writer, steps: OnnxValue, word: Word) -> OnnxValue:
     return w.op("Add", nearest, w.cast(tie, DOUBLE))
 
 
-def _overflown(w: Writer, whole: OnnxValue, word: Word) -> OnnxValue:
+def _overflown(w: Writer, whole: WrittenValue, word: Word) -> WrittenValue:
     low, high = (w.constant(end, DOUBLE) for end in (word.lows, word.highs))
     if not word.wraps:
         return w.op("Min", w.op("Max", whole, low), high)

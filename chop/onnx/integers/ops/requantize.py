@@ -11,18 +11,18 @@ from chop.integers import Codes, Requantize
 from chop.integers.requantize import LIMB, STICKY
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.rounding import Bounded, brought_back, multiplied, quotient, raised
-from chop.onnx.integers.writer import BOOL, INT64, OnnxValue, Writer
+from chop.onnx.integers.writer import BOOL, INT64, Writer, WrittenValue
 
 
 @writes(Requantize)
 def requantize(
-    w: Writer, op: Requantize, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: Requantize, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     numbers = _rounded(w, op, inputs[0], codes[0])
     return numbers.value if _stays_inside(op, codes[0]) else brought_back(w, numbers, op.word)
 
 
-def _rounded(w: Writer, op: Requantize, value: OnnxValue, codes: Codes) -> Bounded:
+def _rounded(w: Writer, op: Requantize, value: WrittenValue, codes: Codes) -> Bounded:
     x = Bounded(value, codes.lowest, codes.highest)
     if op.multiplier is not None:
         product = _sticky_product if op.wide else multiplied

@@ -9,13 +9,13 @@ import torch
 
 from chop.integers import Codes, NeuronTables, ResidualSigns
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import BOOL, OnnxValue, Writer, numbers_dtype, smallest_dtype
+from chop.onnx.integers.writer import BOOL, Writer, WrittenValue, numbers_dtype, smallest_dtype
 
 
 @writes(NeuronTables)
 def neuron_tables(
-    w: Writer, op: NeuronTables, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: NeuronTables, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, result = codes
     entries = op.tables.flatten()
     dtype = numbers_dtype(x.lowest, x.highest, len(entries))
@@ -34,8 +34,8 @@ def neuron_tables(
 
 @writes(ResidualSigns)
 def residual_signs(
-    w: Writer, op: ResidualSigns, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ResidualSigns, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     x, _ = codes
     rest = [1] * len(x.shape)
     # a threshold beyond the codes is reached by none or by all of them

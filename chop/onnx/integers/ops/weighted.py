@@ -21,20 +21,20 @@ from chop.integers import Codes, ConvCodes, LinearCodes
 from chop.integers.weighted import WeightedOp
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.rounding import Bounded, quotient
-from chop.onnx.integers.writer import INT32, OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import INT32, Writer, WrittenValue, numbers_dtype
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 BYTE = 8
 MOST_PAIR = 2**15 - 1  # two products that 16 bits hold
 MOST_SUM = 2**31 - 1
-LEFT_OUT = OnnxValue("", UINT8)  # an input of a node
+LEFT_OUT = WrittenValue("", UINT8)  # an input of a node
 
 
 @dataclass(frozen=True)
 class Limb:
     """A part of a value, in units of 2^shift; its bounds."""
 
-    part: Any  # a OnnxValue, or a Tensor of weights
+    part: Any  # a WrittenValue, or a Tensor of weights
     shift: int
     low: int
     high: int
@@ -53,18 +53,18 @@ class Limb:
 class Byte:
     """A limb as ONNX operands: the byte and its zero point."""
 
-    value: OnnxValue
-    zero: OnnxValue | None  # none for 0
+    value: WrittenValue
+    zero: WrittenValue | None  # none for 0
 
 
-Product = Callable[[Byte, Byte], OnnxValue]  # of one limb of the input with one of the weight
+Product = Callable[[Byte, Byte], WrittenValue]  # of one limb of the input with one of the weight
 
 
 @writes(LinearCodes)
 def linear(
-    w: Writer, op: LinearCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
-    def product(x: Byte, weight: Byte) -> OnnxValue:
+    w: Writer, op: LinearCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
+    def product(x: Byte, weight: Byte) -> WrittenValue:
         return w.op("MatMulInteger", *_operands(x, weight), dtype=INT32)
 
     limbs = _limbs(w, op, inputs[0], codes[0])
@@ -75,8 +75,8 @@ def linear(
 
 @writes(ConvCodes)
 def conv(
-    w: Writer, op: ConvCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
+    w: Writer, op: ConvCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
     settings = {
         "strides": op.stride,
         "pads": (*op.padding, *op.padding),
@@ -84,7 +84,7 @@ def conv(
         "group": op.groups,
     }
 
-    def product(x: Byte, weight: Byte) -> OnnxValue:
+    def product(x: Byte, weight: Byte) -> WrittenValue:
         return w.op("ConvInteger", *_operands(x, weight), dtype=INT32, **settings)
 
     limbs = _limbs(w, op, inputs[0], codes[0])
@@ -93,7 +93,7 @@ def conv(
     return _sums(w, op, limbs, left, right, product)
 
 
-def _operands(x: Byte, weight: Byte) -> list[OnnxValue]:
+def _operands(x: Byte, weight: Byte) -> list[WrittenValue]:
     # onnxruntime refuses models in which layers share the zero point of weights that it converts
     zeros = [x.zero] if weight.zero is None else [x.zero, weight.zero]
     zeros = [] if zeros == [None] else zeros
@@ -112,7 +112,7 @@ class Limbs:
         return [replace(limb, part=limb.part.T) for limb in self.weights]
 
 
-def _limbs(w: Writer, op: WeightedOp, value: OnnxValue, x: Codes) -> Limbs:
+def _limbs(w: Writer, op: WeightedOp, value: WrittenValue, x: Codes) -> Limbs:
     inputs = _input_limbs(w, Bounded(value, x.lowest, x.highest))
     return Limbs(inputs, _weight_limbs(op, inputs))
 
@@ -124,14 +124,14 @@ def _sums(
     left: Sequence[Byte],
     right: Sequence[Byte],
     product: Product,
-) -> OnnxValue:
+) -> WrittenValue:
     """Return the sum of the products of all pairs of limbs, and the bias."""
     pairs = list(itertools.product(limbs.inputs, limbs.weights))
     sums = [_sum_bound(one, other) << one.shift + other.shift for one, other in pairs]
     reach = op.reach if len(pairs) == 1 else (sum(sums) << op.shift) + op.reach
     # where int64 cannot hold parts of the sum, it wraps around, and the whole sum is right again
     dtype = numbers_dtype(-reach, reach)
-    total: OnnxValue | None = None
+    total: WrittenValue | None = None
     for (one, other), operands in zip(pairs, itertools.product(left, right), strict=True):
         part = w.cast(product(*operands), dtype)
         shift = one.shift + other.shift + op.shift

@@ -14,23 +14,25 @@ import torch
 
 from chop.integers import AvgPoolCodes, Codes, MaxPoolCodes
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import INT64, OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import INT64, Writer, WrittenValue, numbers_dtype
 
 
 @dataclass(frozen=True)
 class Pool:
     """How windows are reduced: two values to one, a whole axis to one, and the code of padding."""
 
-    pair: Callable[[OnnxValue, OnnxValue], OnnxValue]
-    whole: Callable[[OnnxValue, int, int], OnnxValue] | None  # of a value, an axis, and its size
+    pair: Callable[[WrittenValue, WrittenValue], WrittenValue]
+    whole: (
+        Callable[[WrittenValue, int, int], WrittenValue] | None
+    )  # of a value, an axis, and its size
     padding_code: int
 
 
 @writes(MaxPoolCodes)
 def max_pool(
-    w: Writer, op: MaxPoolCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
-    def whole(x: OnnxValue, axis: int, size: int) -> OnnxValue:
+    w: Writer, op: MaxPoolCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
+    def whole(x: WrittenValue, axis: int, size: int) -> WrittenValue:
         return w.shaped("ReduceMax", x, [axis], keepdims=1)
 
     # padding of the lowest code never wins; ReduceMax has the fault that Max has for int64
@@ -41,12 +43,12 @@ def max_pool(
 
 @writes(AvgPoolCodes)
 def avg_pool(
-    w: Writer, op: AvgPoolCodes, inputs: Sequence[OnnxValue], codes: Sequence[Codes]
-) -> OnnxValue:
-    def pair(one: OnnxValue, other: OnnxValue) -> OnnxValue:
+    w: Writer, op: AvgPoolCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
+    def pair(one: WrittenValue, other: WrittenValue) -> WrittenValue:
         return w.op("Add", one, other)
 
-    def whole(x: OnnxValue, axis: int, size: int) -> OnnxValue:
+    def whole(x: WrittenValue, axis: int, size: int) -> WrittenValue:
         return w.total(x, axis, size, op.reach)
 
     value = w.cast(inputs[0], numbers_dtype(-op.reach, op.reach))
@@ -56,11 +58,11 @@ def avg_pool(
 def _pooled(
     w: Writer,
     op: MaxPoolCodes | AvgPoolCodes,
-    value: OnnxValue,
+    value: WrittenValue,
     codes: Sequence[Codes],
     pool: Pool,
     dilation: Sequence[int],
-) -> OnnxValue:
+) -> WrittenValue:
     x, result = codes
     first = len(x.shape) - len(op.kernel) + 1
     windows = zip(op.kernel, op.stride, op.padding, dilation, strict=True)
@@ -72,11 +74,11 @@ def _pooled(
 def _along(
     w: Writer,
     pool: Pool,
-    x: OnnxValue,
+    x: WrittenValue,
     axis: int,
     sizes: tuple[int, int],
     window: tuple[int, int, int, int],
-) -> OnnxValue:
+) -> WrittenValue:
     """Pool along an axis; `sizes` before and after, `window` is size, stride, padding, dilation."""
     (size, count), (kernel, stride, padding, dilation) = sizes, window
     if kernel == size and count == 1 and not padding and pool.whole is not None:

@@ -1,6 +1,7 @@
-"""Passes that save graphs and load them again."""
+"""Passes that save graphs and load them again, also for other tools."""
 
 from chop.passes.graph.interface import pruning as _pruning  # noqa: F401  it registers itself
+from chop.passes.graph.interface.export_onnx import export_onnx_interface_pass
 from chop.passes.graph.interface.save_and_load import (
     load_mase_graph_interface_pass,
     load_node_meta_param_interface_pass,
@@ -10,6 +11,7 @@ from chop.passes.graph.interface.save_and_load import (
 )
 
 __all__ = [
+    "export_onnx_interface_pass",
     "load_mase_graph_interface_pass",
     "load_node_meta_param_interface_pass",
     "metadata_value_type_cast_transform_pass",

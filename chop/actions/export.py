@@ -1,0 +1,86 @@
+"""`export`: write a network to an ONNX file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chop.actions.circuits import graph_of, source_of, table_options
+from chop.actions.config import RunConfig
+from chop.actions.prepare import model_and_data
+from chop.actions.project import Project
+from chop.actions.transform.source import Source
+from chop.onnx.targets import ExportFormat, ExportOptions
+
+if TYPE_CHECKING:  # `ch export --help` does not import torch
+    from torch import nn
+
+    from chop.ir.graph.mase_graph import MaseGraph
+
+__all__ = ["export", "run_export"]
+
+logger = logging.getLogger(__name__)
+
+
+def export(
+    model: nn.Module | MaseGraph,
+    model_info: Any = None,
+    task: str = "cls",
+    dataset_info: Any = None,
+    data_module: Any = None,
+    load_name: str | None = None,
+    load_type: str | None = None,
+    *,
+    project_dir: str | Path | None = None,
+    format: ExportFormat = ExportOptions.format,
+) -> Path:
+    """Write a model or graph to `software/onnx/<format>.onnx` in `project_dir`; return the file.
+
+    The directory is `mase_output/top` by default.
+    """
+    from chop.hardware.projects import HardwareProject
+    from chop.log import show_logs_unless_configured
+
+    show_logs_unless_configured()
+    project = HardwareProject.at(project_dir)
+    checkpoint = (load_name, load_type or "mz")
+    source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
+    return _exported(graph_of(source), format, project.hardware.parent / "software")
+
+
+def check_export(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+    """Refuse wrong options, and a missing package, before anything is loaded."""
+    from chop.onnx.packages import need_package
+
+    table_options(config, "export", ExportOptions)
+    need_package("onnx", "ch export")
+
+
+def run_export(config: RunConfig, project: Project) -> None:
+    """Run `ch export`."""
+    options = table_options(config, "export", ExportOptions)
+    model, info, data_module = model_and_data(config)
+    graph = graph_of(source_of(config, model, info, data_module))
+    _exported(graph, options.format, project.software)
+    project.create()
+    logger.info("Export is completed")
+
+
+def _exported(graph: MaseGraph, format: ExportFormat, software: Path) -> Path:
+    """Write the file, and log what it is."""
+    from chop.passes import run_pass
+
+    logger.info("Exporting to ONNX (%s)...", format)
+    file = software / "onnx" / f"{format}.onnx"
+    _, info = run_pass("export_onnx", graph, {"save_path": file, "format": format, "silent": True})
+    names = ", ".join(info["inputs"]), ", ".join(info["outputs"])
+    size = file.stat().st_size / 1e6
+    logger.info(
+        "Exported %d nodes to %s (%.3g MB; inputs: %s; outputs: %s)",
+        *(info["onnx_nodes"], file, size, *names),
+    )
+    for note in info["notes"]:
+        logger.warning("%s", note)
+    return file

@@ -1,0 +1,100 @@
+"""The ONNX model of a graph, of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx
+
+from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.ops import has_trait
+from chop.onnx import ModelBuilder
+from chop.onnx.targets import ExportFormat
+from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
+from chop.passes.graph.interface.export_onnx.qonnx import QONNX_DOMAIN
+from chop.passes.graph.interface.export_onnx.quantized import (
+    FloatReader,
+    QuantizedOperands,
+    formats_of_node,
+    quantizing_nodes,
+)
+from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
+from chop.passes.graph.interface.export_onnx.values import ExportError
+from chop.passes.graph.interface.export_onnx.writer import GraphWriter
+
+__all__ = ["onnx_model"]
+
+
+def onnx_model(
+    graph: MaseGraph,
+    target: ExportFormat = "onnx",
+    *,
+    name: str = "network",
+    metadata: Mapping[str, str] | None = None,
+) -> Any:
+    """Return a graph as an `onnx.ModelProto` of a kind; the graph stays as it is."""
+    if target == "integer":
+        from chop.onnx.integers import integer_model
+
+        return integer_model(graph.to_integers(), name=name, metadata=metadata)
+    known = observed(graph)
+    _check_layers(known, target)
+    nodes = quantizing_nodes(target)
+
+    def rounding(node: fx.Node) -> WrittenOperands:
+        layer = _layer(known, node)
+        formats = formats_of_node(node, layer)
+        if formats:
+            return QuantizedOperands(nodes, target, formats, layer)
+        return FloatReader(nodes, known) if target != "onnx" else FloatOperands()
+
+    domains = {QONNX_DOMAIN: 1} if target == "qonnx" else {}
+    builder = ModelBuilder(name, domains=domains)
+    GraphWriter(known, builder, rounding, gemm=nodes.gemm or target == "onnx").write()
+    return builder.model(metadata)
+
+
+def _layer(known: KnownGraph, node: fx.Node) -> Any:
+    return known.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
+    """Refuse layers that a file of this kind cannot have, all of them at once."""
+    rounded, in_float, odd, hooked = [], [], [], []
+    for node in known.model.graph.nodes:
+        if node.op not in ("call_module", "call_function", "call_method"):
+            continue
+        layer = _layer(known, node)
+        variant = getattr(layer, "variant_name", None)
+        if layer is not None and (layer._forward_hooks or layer._forward_pre_hooks):
+            hooked.append(node.name)
+        if variant is not None:
+            odd.append(f"{node.name} ({variant})")
+        elif formats_of_node(node, layer):
+            rounded.append(node.name)
+        elif has_trait(known.op(node), "weighted_sum"):
+            in_float.append(node.name)
+    _refuse(hooked, "these layers have hooks, which may change their values", "remove the hooks")
+    _refuse(odd, "these layers have no such nodes", "use `format='integer'`")
+    if target == "onnx":
+        what = "`format='onnx'` is for float networks, and these nodes are quantised"
+        _refuse(rounded, what, "use qdq, qcdq, qonnx or integer")
+        return
+    what = f"`format='{target}'` is for quantised networks, and"
+    _refuse(
+        in_float,
+        f"{what} these layers are in float",
+        "quantise them first, or use `format='onnx'`",
+    )
+    if not rounded:
+        raise ExportError(f"{what} no node of this one is quantised; use `format='onnx'`")
+
+
+def _refuse(names: list[str], what: str, fix: str) -> None:
+    if names:
+        raise ExportError(f"{what}: {_some(names)}; {fix}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

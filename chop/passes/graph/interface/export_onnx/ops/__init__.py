@@ -1,0 +1,1 @@
+"""How the ops become ONNX nodes, one file per family."""

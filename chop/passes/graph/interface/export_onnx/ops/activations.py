@@ -1,0 +1,210 @@
+"""Activations."""
+
+from __future__ import annotations
+
+import math
+
+from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.registry import writes
+
+PLAIN = {
+    "selu": "Selu", "mish": "Mish", "sigmoid": "Sigmoid", "tanh": "Tanh",
+    "hardswish": "HardSwish", "softsign": "Softsign",
+}  # fmt: skip
+
+
+@writes("relu")
+def relu(call: OpCall) -> str:
+    x = call.x()
+    return call.rounding.relu(call, x) or call.add("Relu", x)
+
+
+@writes(*PLAIN)
+def plain(call: OpCall) -> str:
+    return call.add(PLAIN[call.op], call.x())
+
+
+def clipped(call: OpCall, x: str, low: float | None, high: float | None) -> str:
+    """Return a value between two bounds."""
+    dtype = call.given_facts().dtype
+    names = ["" if bound is None else call.constant(bound, dtype) for bound in (low, high)]
+    return call.add("Clip", x, *names)
+
+
+@writes("relu6")
+def relu6(call: OpCall) -> str:
+    return clipped(call, call.x(), 0.0, 6.0)
+
+
+@writes("hardtanh")
+def hardtanh(call: OpCall) -> str:
+    low, high = call.setting("min_val", 1, -1.0), call.setting("max_val", 2, 1.0)
+    return clipped(call, call.x(), low, high)
+
+
+@writes("leaky_relu")
+def leaky_relu(call: OpCall) -> str:
+    return call.add("LeakyRelu", call.x(), alpha=float(call.setting("negative_slope", 1, 0.01)))
+
+
+@writes("rrelu")
+def rrelu(call: OpCall) -> str:
+    """In eval mode, a leaky ReLU with the mean slope."""
+    low, high = call.setting("lower", 1, 1 / 8), call.setting("upper", 2, 1 / 3)
+    return call.add("LeakyRelu", call.x(), alpha=(low + high) / 2)
+
+
+@writes("prelu")
+def prelu(call: OpCall) -> str:
+    weight = call.weight("weight", 1)
+    assert weight is not None
+    count, rank = call.weight_shape("weight", 1)[0], call.rank
+    if count > 1 and rank > 2:
+        weight = call.add("Reshape", weight, call.ints(count, *[1] * (rank - 2)))
+    return call.add("PRelu", call.x(), weight)
+
+
+@writes("elu")
+def elu(call: OpCall) -> str:
+    return call.add("Elu", call.x(), alpha=float(call.setting("alpha", 1, 1.0)))
+
+
+@writes("celu")
+def celu(call: OpCall) -> str:
+    return call.add("Celu", call.x(), alpha=float(call.setting("alpha", 1, 1.0)))
+
+
+@writes("gelu")
+def gelu(call: OpCall) -> str:
+    return call.add("Gelu", call.x(), approximate=call.setting("approximate", 1, "none"))
+
+
+@writes("silu")
+def silu(call: OpCall) -> str:
+    x = call.x()
+    return call.add("Mul", x, call.add("Sigmoid", x))
+
+
+@writes("logsigmoid")
+def logsigmoid(call: OpCall) -> str:
+    return call.add("Neg", call.add("Softplus", call.add("Neg", call.x())))
+
+
+@writes("hardsigmoid")
+def hardsigmoid(call: OpCall) -> str:
+    return call.add("HardSigmoid", call.x(), alpha=1 / 6, beta=0.5)
+
+
+@writes("hardshrink", "softshrink")
+def shrink(call: OpCall) -> str:
+    at = float(call.setting("lambd", 1, 0.5))
+    return call.add("Shrink", call.x(), lambd=at, bias=at if call.op == "softshrink" else 0.0)
+
+
+@writes("tanhshrink")
+def tanhshrink(call: OpCall) -> str:
+    x = call.x()
+    return call.add("Sub", x, call.add("Tanh", x))
+
+
+@writes("softplus")
+def softplus(call: OpCall) -> str:
+    beta, limit = call.setting("beta", 1, 1.0), call.setting("threshold", 2, 20.0)
+    x, dtype = call.x(), call.given_facts().dtype
+    scaled = x if beta == 1 else call.add("Mul", x, call.constant(beta, dtype))
+    soft = call.add("Softplus", scaled)
+    soft = soft if beta == 1 else call.add("Div", soft, call.constant(beta, dtype))
+    beyond = call.add("Greater", scaled, call.constant(limit, dtype))
+    return call.add("Where", beyond, x, soft)
+
+
+@writes("threshold")
+def threshold(call: OpCall) -> str:
+    x, dtype = call.x(), call.given_facts().dtype
+    limit, value = call.setting("threshold", 1), call.setting("value", 2)
+    above = call.add("Greater", x, call.constant(limit, dtype))
+    return call.add("Where", above, x, call.constant(value, dtype))
+
+
+@writes("glu")
+def glu(call: OpCall) -> str:
+    dim = call.setting("dim", 1, -1)
+    first, second = call.add_many("Split", call.x(), count=2, axis=dim, num_outputs=2)
+    return call.add("Mul", first, call.add("Sigmoid", second))
+
+
+def softmax_dim(call: OpCall) -> int:
+    """Return the dimension of a softmax; torch chooses one by the rank if none is given."""
+    given = call.setting("dim", 1, None) if hasattr(call.module, "dim") or not call.module else 1
+    if type(call.module).__name__.startswith("Softmax2d"):
+        return -3
+    if given is None:
+        return 0 if call.rank in (0, 1, 3) else 1
+    return int(given)
+
+
+@writes("softmax", "softmin", "log_softmax")
+def softmax(call: OpCall) -> str:
+    x = call.x()
+    have = call.given_facts().dtype
+    x = call.cast(x, have, call.out.dtype)
+    if call.op == "softmin":
+        x = call.add("Neg", x)
+    return call.add(
+        "LogSoftmax" if call.op == "log_softmax" else "Softmax", x, axis=softmax_dim(call)
+    )
+
+
+@writes("dropout", "identity", "contiguous", "detach", "clone", "alias", "pos", "lift_fresh_copy",
+        "cpu", "requires_grad")  # fmt: skip
+def same(call: OpCall) -> str:
+    """In eval mode, the input itself."""
+    if call.op == "dropout" and call.module is None:
+        name = getattr(call.node.target, "__name__", str(call.node.target))
+        default = not name.startswith(
+            ("alpha", "feature", "native")
+        )  # as torch's functions have it
+        training = call.arg(2, "training", "train", default=default)
+        if call.plain(training, "training") and call.arg(1, "p", default=0.5) > 0:
+            raise call.refusal("drops numbers in eval mode as well; give it training=self.training")
+    return call.x()
+
+
+@writes("logit")
+def logit(call: OpCall) -> str:
+    eps, x = call.setting("eps", 1, None), call.x()
+    if eps is not None:
+        x = clipped(call, x, eps, 1 - eps)
+    odds = call.add("Div", x, call.add("Sub", call.constant(1.0), x))
+    return call.add("Log", odds)
+
+
+@writes("erfc", "expm1", "log1p", "log2", "log10", "exp2", "rsqrt", "square", "frac", "sinc")
+def composed(call: OpCall) -> str:
+    """Functions without an ONNX op of their own."""
+    x = call.cast(call.x(), call.given_facts().dtype, call.out.dtype)
+    one = call.constant(1.0)
+    if call.op == "square":
+        return call.add("Mul", x, x)
+    if call.op == "rsqrt":
+        return call.add("Reciprocal", call.add("Sqrt", x))
+    if call.op == "erfc":
+        return call.add("Sub", one, call.add("Erf", x))
+    if call.op == "expm1":
+        return call.add("Sub", call.add("Exp", x), one)
+    if call.op == "log1p":
+        return call.add("Log", call.add("Add", x, one))
+    if call.op in ("log2", "log10"):
+        return call.add("Mul", call.add("Log", x), call.constant(1 / math.log(int(call.op[3:]))))
+    if call.op == "exp2":
+        return call.add("Pow", call.constant(2.0), x)
+    if call.op == "frac":
+        return call.add("Sub", x, truncated(call, x))
+    angle = call.add("Mul", x, call.constant(math.pi))
+    ratio = call.add("Div", call.add("Sin", angle), angle)
+    return call.add("Where", call.add("Equal", x, call.constant(0.0)), one, ratio)
+
+
+def truncated(call: OpCall, x: str) -> str:
+    """Return a value rounded towards zero."""
+    return call.add("Mul", call.add("Sign", x), call.add("Floor", call.add("Abs", x)))

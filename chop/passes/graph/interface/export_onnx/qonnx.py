@@ -1,0 +1,93 @@
+"""Rounding as the Quant and BipolarQuant nodes of QONNX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chop.numerics import NumberFormat
+from chop.numerics.affine import Affine
+from chop.numerics.binary import Binary
+from chop.numerics.integer import Integer
+from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.grids import CodedConstant
+from chop.passes.graph.interface.export_onnx.values import TensorFacts
+
+__all__ = ["QONNX_DOMAIN", "QonnxNodes"]
+
+QONNX_DOMAIN = "qonnx.custom_op.general"
+ROUNDINGS = {"even": "ROUND", "floor": "FLOOR"}
+
+
+class QonnxNodes:
+    """Writes values in formats as Quant nodes with constant parameters."""
+
+    gemm = False  # FINN and hls4ml read MatMul
+    blocks = False
+
+    def activation(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str:
+        """Return a value rounded to a format."""
+        if isinstance(fmt, Binary):
+            if not fmt.bipolar or fmt.scaled or fmt.stochastic:
+                raise call.refusal("binarises other than to the sign; use bipolar = true alone")
+            return self._add(call, "BipolarQuant", x, self._number(call, 1.0))
+        if isinstance(fmt, Affine):
+            if any(fmt.zero_points):
+                raise call.refusal(
+                    "has a zero point, which QONNX rounds in another way; use zero_point = 0"
+                )
+            scale = fmt.tensors()[0].numpy()
+            if fmt.axis is not None:
+                shape = [1] * len(facts.shape)
+                shape[fmt.axis] = -1
+                scale = scale.reshape(shape)
+            narrow = fmt.symmetric and fmt.signed
+            return self._quant(call, x, scale, fmt.width, fmt.signed, narrow)
+        assert isinstance(fmt, Integer)
+        if fmt.overflow == "wrap" or fmt.rounding not in ROUNDINGS:
+            what = "wraps codes around" if fmt.overflow == "wrap" else "rounds ties up"
+            raise call.refusal(f"{what}, which QONNX does not; use rounding = 'even' and saturate")
+        if fmt.width == 1 and fmt.signed:
+            raise call.refusal("has one bit with a sign, which QONNX takes for a sign; use binary")
+        scale = np.array(2.0**-fmt.frac_width, dtype=np.float32)
+        narrow = fmt.overflow == "symmetric" and fmt.signed
+        how = ROUNDINGS[fmt.rounding]
+        return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
+
+    def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
+        return None
+
+    def constant(self, call: OpCall, grid: CodedConstant, name: str) -> str:
+        """Return a constant in float behind a Quant node, which leaves it as it is."""
+        values = call.builder.constant(grid.values(), name)
+        if grid.zero.any():
+            raise call.refusal("has weights with zero points; use weight_zero_point = 0")
+        scale = grid.scale
+        if grid.axis is not None:
+            shape = [1] * grid.codes.ndim
+            shape[grid.axis] = -1
+            scale = scale.reshape(shape)
+        if grid.width <= 2 and grid.codes.all() and set(np.unique(grid.codes)) <= {-1, 1}:
+            return self._add(call, "BipolarQuant", values, call.constant(scale))
+        narrow = grid.signed and grid.low == -grid.high
+        return self._quant(call, values, scale, grid.width, grid.signed, narrow)
+
+    def bias(self, call: OpCall, values: Any, product: Any, name: str) -> tuple[str, bool]:
+        """Return a bias, which is in float as it is rounded already."""
+        return call.builder.constant(values, name), False
+
+    def _quant(
+        self, call: OpCall, x: str, scale: Any, width: int, signed: bool, narrow: bool,
+        how: str = "ROUND",
+    ) -> str:  # fmt: skip
+        inputs = [x, call.constant(np.asarray(scale, dtype=np.float32))]
+        inputs += [self._number(call, 0.0), self._number(call, float(width))]
+        flags = {"signed": int(signed), "narrow": int(narrow), "rounding_mode": how}
+        return self._add(call, "Quant", *inputs, **flags)
+
+    def _number(self, call: OpCall, value: float) -> str:
+        return call.constant(np.array(value, dtype=np.float32))
+
+    def _add(self, call: OpCall, op: str, *inputs: str, **attributes: Any) -> str:
+        return call.add(op, *inputs, domain=QONNX_DOMAIN, **attributes)

@@ -1,0 +1,230 @@
+"""The operands of quantised nodes, rounded in the file as the nodes round them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from chop.numerics import NumberFormat
+from chop.numerics.affine import Affine
+from chop.numerics.float import Float
+from chop.numerics.fp8 import FP8
+from chop.numerics.integer import Integer
+from chop.numerics.mixed_integer import MixedInteger
+from chop.numerics.mixed_rounding import MixedRounding
+from chop.onnx.targets import ExportFormat
+from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
+from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.formats import check_format
+from chop.passes.graph.interface.export_onnx.grids import constant_grid
+from chop.passes.graph.interface.export_onnx.observe import KnownGraph
+from chop.passes.graph.interface.export_onnx.qdq import Qdq
+from chop.passes.graph.interface.export_onnx.qonnx import QonnxNodes
+from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, tensor_of
+from chop.passes.graph.interface.export_onnx.values import ExportError, TensorFacts
+from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
+
+__all__ = ["FloatReader", "QuantizedOperands", "formats_of_node", "quantizing_nodes"]
+
+Nodes = Qdq | QonnxNodes
+
+
+def quantizing_nodes(target: ExportFormat) -> Nodes:
+    """Return what writes formats in files of a kind."""
+    return QonnxNodes() if target == "qonnx" else Qdq(clip=target == "qcdq")
+
+
+def formats_of_node(node: fx.Node, layer: Any) -> dict[str, NumberFormat]:
+    """Return the formats of a node by operand; empty for a float node."""
+    if isinstance(layer, FormattedLayer):
+        return layer.current_formats()
+    if isinstance(node.target, FormattedFunction):
+        return node.target.formats(node.kwargs["config"])
+    return {}
+
+
+class QuantizedOperands(FloatOperands):
+    """Rounds the operands of one node."""
+
+    def __init__(
+        self, nodes: Nodes, target: ExportFormat, formats: dict[str, NumberFormat], layer: Any
+    ) -> None:
+        self.nodes, self.target, self.formats, self.layer = nodes, target, formats, layer
+        self.step: Any = None  # of the activation, if it has one
+        self.weight_step: Any = None
+
+    def operand(self, call: OpCall, place: int, names: Any, value: Any) -> str | None:
+        if call.module is not None:
+            return "data_in" if place == 0 and "data_in" in self.formats else None
+        function: Any = call.node.target
+        if function.composed is not None:
+            raise call.refusal("rounds values inside, which no file holds; leave it in float")
+        if place < len(function.names) and place < len(call.args):
+            found = function.operands[function.names[place]]
+        elif place < len(call.args):
+            last = len(function.spec.quantized) - 1
+            found = function.spec.quantized[min(place - len(function.names), last)]
+        else:
+            found = next((function.operands[n] for n in names if n in function.operands), None)
+        return found if found in self.formats else None
+
+    def activation(self, call: OpCall, name: str, operand: str | None, facts: TensorFacts) -> str:
+        if operand is None or not facts.dtype.is_floating_point:
+            return name
+        fmt = self._format(call, operand)
+        if isinstance(fmt, Float):
+            return name
+        if operand == "data_in":
+            self.step = _step(fmt)
+        return self.nodes.activation(call, name, fmt, facts)
+
+    def constant(self, call: OpCall, value: Tensor, operand: str | None) -> str:
+        fmt = self.formats.get(operand or "")
+        if fmt is None or not value.is_floating_point():
+            return super().constant(call, value, operand)
+        with torch.no_grad():
+            rounded = fmt(value)
+        name = call.writer.names.get(id(value)) or f"{call.node.name}.{operand}"
+        return self._stored(call, rounded, operand or "", fmt, name)
+
+    def parameter(self, call: OpCall, name: str, operand: str) -> str | None:
+        rounded = self._rounded(call, name, operand)
+        if rounded is None:
+            return super().parameter(call, name, operand)
+        stored = f"{call.node.target}.{name}"
+        return self._stored(call, rounded, operand, self._weight_format(operand), stored)
+
+    def turned(self, call: OpCall, name: str) -> str | None:
+        rounded = self._rounded(call, name, name)
+        if rounded is None:
+            return super().turned(call, name)
+        fmt = self._weight_format(name)
+        stored = f"{call.node.target}.{name}"
+        return self._stored(call, rounded, name, fmt, stored, turned=True)
+
+    def _rounded(self, call: OpCall, name: str, operand: str) -> Tensor | None:
+        """Return a parameter as the layer computes with it, if the layer rounds it."""
+        if operand not in self.formats or tensor_of(call, name) is None:
+            return None
+        with torch.no_grad():
+            found: Tensor = self.layer.q_parameter(name)
+        if bool(found.isnan().any()):
+            raise ExportError(f"{call.node.target}.{name} has NaN; train or load it again")
+        return found
+
+    def _weight_format(self, operand: str) -> NumberFormat:
+        return self.formats[operand]
+
+    def _stored(
+        self, call: OpCall, rounded: Tensor, operand: str, fmt: NumberFormat, name: str,
+        *, turned: bool = False,
+    ) -> str:  # fmt: skip
+        """Return a rounded constant."""
+        array = rounded.detach().cpu().float().numpy()
+        if isinstance(fmt, Float):
+            return call.builder.constant(array.T if turned else array, name)
+        self._check(call, fmt, operand)
+        if operand == "bias":
+            stored, self.bias_apart = self.nodes.bias(call, array, self._product(), name)
+            return stored
+        if isinstance(fmt, FP8) and isinstance(self.nodes, Qdq):
+            return self.nodes.fp8_constant(call, array.T if turned else array, fmt, name)
+        try:
+            grid = constant_grid(rounded, fmt, blocks=self.nodes.blocks)
+        except ExportError as error:
+            raise call.refusal(str(error)) from error
+        self.weight_step = None if grid.block or grid.zero.any() else grid.scale
+        return self.nodes.constant(call, grid.turned() if turned else grid, name)
+
+    def _product(self) -> Any:
+        """Return the step of the products of input and weight, in float32."""
+        if self.step is None or self.weight_step is None:
+            return None
+        return np.asarray(self.step * self.weight_step, dtype=np.float32)
+
+    def number(self, value: Any, operand: str) -> Any:
+        fmt = self.formats.get(operand)
+        return fmt(value) if fmt is not None and isinstance(value, float) else value
+
+    def result(self, call: OpCall, name: str, facts: TensorFacts) -> str:
+        if "data_out" not in self.formats or not facts.dtype.is_floating_point:
+            return name
+        return self.activation(call, name, "data_out", facts)
+
+    def check_whole(self, call: OpCall) -> None:
+        raise call.refusal("rounds values inside, which no file holds; leave this layer in float")
+
+    def _format(self, call: OpCall, operand: str) -> NumberFormat:
+        """Return the format of an activation, which a file must be able to hold."""
+        fmt = self.formats[operand]
+        self._check(call, fmt, operand)
+        if not isinstance(fmt, MixedInteger):
+            return fmt
+        own = self.layer.formats.get(operand) if isinstance(self.layer, Quantized) else None
+        rounding = self.layer.rounding(operand, own) if own is not None else None
+        if not isinstance(rounding, MixedRounding):
+            return fmt.uniform()
+        whole, frac = ({*bits.round().flatten().tolist()} for bits in rounding.bits_of(None))
+        if len(whole) != 1 or len(frac) != 1:
+            raise call.refusal(
+                f"rounds {operand} to bits that differ by element; use `format='integer'`, or "
+                f"{operand}_granularity = 'tensor'"
+            )
+        (integer_bits,), (frac_bits,) = whole, frac
+        width = int(integer_bits) + int(frac_bits) + int(fmt.signed)
+        how = {"rounding": fmt.rounding, "overflow": fmt.overflow}
+        return Integer(width, int(frac_bits), fmt.signed, **how)  # type: ignore[arg-type]
+
+    def _check(self, call: OpCall, fmt: NumberFormat, operand: str) -> None:
+        try:
+            check_format(fmt, self.target, operand)
+        except ExportError as error:
+            raise call.refusal(str(error)) from error
+
+
+# ops that give numbers of their input only, so that they commute with rounding
+_MOVES = """
+    flatten unflatten view reshape squeeze unsqueeze identity dropout permute transpose contiguous
+    max_pool1d max_pool2d max_pool3d
+"""
+MOVES = frozenset(_MOVES.split())
+
+
+class FloatReader(FloatOperands):
+    """A float node of a quantised network: a ReLU before layers with one format is on codes."""
+
+    def __init__(self, nodes: Nodes, known: KnownGraph) -> None:
+        self.nodes, self.known = nodes, known
+
+    def relu(self, call: OpCall, x: str) -> str | None:
+        formats = self._readers(call.node)
+        first = formats[0] if formats else None
+        if first is None or any(fmt != first for fmt in formats):
+            return None
+        return self.nodes.relu(call, x, first, call.out)
+
+    def _readers(self, node: fx.Node) -> list[NumberFormat | None]:
+        """Return the formats to which all that read a value round it; None: not rounded."""
+        found: list[NumberFormat | None] = []
+        for user in node.users:
+            is_layer = user.op == "call_module"
+            layer = self.known.model.get_submodule(str(user.target)) if is_layer else None
+            formats = {} if user.op == "output" else formats_of_node(user, layer)
+            moves = user.op != "output" and not formats and self.known.op(user) in MOVES
+            if moves and user.args and user.args[0] is node:
+                found += self._readers(user)
+            else:
+                found.append(formats.get("data_in") if is_layer else None)
+        return found
+
+
+def _step(fmt: NumberFormat) -> Any:
+    """Return the step of an activation's format, if there is one for the whole tensor."""
+    if isinstance(fmt, Integer):
+        return np.float32(2.0**-fmt.frac_width)
+    if isinstance(fmt, Affine) and fmt.axis is None:
+        return np.float32(fmt.scales[0])
+    return None
