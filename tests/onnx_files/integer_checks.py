@@ -10,7 +10,7 @@ from chop.integers import Codes, IntegerGraph
 from chop.onnx import ModelBuilder
 from chop.onnx.integers import integer_model
 from chop.onnx.integers.registry import write_function
-from chop.onnx.integers.writer import INT64, OnnxValue, Writer, numbers_dtype
+from chop.onnx.integers.writer import INT64, Writer, WrittenValue, numbers_dtype
 from chop.onnx.runtime import Runtime
 
 SESSIONS = [
@@ -48,7 +48,7 @@ def op_results(op, codes: list[Codes], inputs: list[torch.Tensor], **options) ->
     w = Writer(builder)
     names = [f"x{i}" for i in range(len(codes))]
     values = [
-        OnnxValue(builder.input(name, INT64, ["batch", *x.shape]), INT64)
+        WrittenValue(builder.input(name, INT64, ["batch", *x.shape]), INT64)
         for name, x in zip(names, codes, strict=True)
     ]
     w.node = "op"
