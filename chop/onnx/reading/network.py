@@ -180,6 +180,7 @@ def _read(
     reader.graph.output(results[0] if len(results) == 1 else tuple(results))
     model = fx.GraphModule(reader.root, reader.graph, "OnnxModel")
     model.graph.eliminate_dead_code()
+    model.delete_all_unused_submodules()
     model.recompile()
     model.eval()
     inputs = [
