@@ -428,13 +428,17 @@ class RunConfig:
     runtime: Annotated[
         Literal["torch", "onnxruntime"],
         Deployed(
-            "What runs the network: torch, or onnxruntime on the CPU, which runs the ONNX file of "
-            "--load, or exports the network of --load."
+            "What runs the network: torch, or onnxruntime on the CPU. The latter runs an ONNX file "
+            "(MODEL or --load) as it is, and exports any other network to a temporary one."
         ),
     ] = "torch"
     export_format: Annotated[
-        RunnableFormat, Deployed("Format of the file that --runtime onnxruntime exports.")
-    ] = "integer"
+        RunnableFormat | None,
+        Deployed(
+            "Format of the file that --runtime onnxruntime exports (default: integer for a "
+            "quantised network, onnx for one in float)."
+        ),
+    ] = None
     threads: Annotated[PositiveInt, Deployed("Threads of --runtime onnxruntime.")] = 1
     format: Annotated[
         ExportFormat | None,
@@ -443,6 +447,13 @@ class RunConfig:
             + "; ".join(f"{name} ({about})" for name, about in EXPORT_FORMATS.items())
             + ".",
             default=ExportOptions.format,
+        ),
+    ] = None
+    accuracy: Annotated[
+        float | None,
+        Exported(
+            "Accuracy to write to the metadata of the file (default: that of the project's latest "
+            "`ch test` of this checkpoint, if there is one)."
         ),
     ] = None
 

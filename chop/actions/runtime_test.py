@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.circuits import graph_of, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
-from chop.actions.onnx_models import exported
+from chop.actions.onnx_models import RunnableFormat, exported
 from chop.actions.prepare import data_module_for, model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task
@@ -17,6 +17,7 @@ from chop.actions.trained_on import log_assumed_classes
 from chop.files import is_onnx_file
 
 if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
     from chop.onnx.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -72,12 +73,24 @@ def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
         data_module = data_module_for(config)
         log_assumed_classes(data_module, str(config.model))
         return _opened(str(config.model), config.threads), data_module
+    from chop.passes.schema import PassArgsError
+
     model, info, data_module = model_and_data(config)
-    logger.info("Testing model '%s' as %s in onnxruntime...", config.model, config.export_format)
     graph = graph_of(source_of(config, model, info, data_module))
+    kind = config.export_format or _format_for(graph)
+    logger.info("Testing model '%s' as %s in onnxruntime...", config.model, kind)
     with tempfile.TemporaryDirectory() as folder:
-        file = exported(graph, config.export_format, Path(folder))
+        try:
+            file = exported(graph, kind, Path(folder))
+        except PassArgsError as error:  # the option has another name here
+            raise PassArgsError(str(error).replace("`format=", "`export_format=")) from error
         return _opened(file, config.threads), data_module
+
+
+def _format_for(graph: MaseGraph) -> RunnableFormat:
+    from chop.passes.graph.interface.export_onnx import is_float_network
+
+    return "onnx" if is_float_network(graph) else "integer"
 
 
 def _opened(file: str | Path, threads: int) -> Runtime:

@@ -15,6 +15,7 @@ from chop.onnx.packages import need_package
 __all__ = ["Array", "Runtime", "input_dtype", "open_session", "session_options"]
 
 Array = NDArray[Any]
+QONNX = "qonnx.custom_op"  # in the domains of its nodes
 FATAL_ONLY = 4  # other errors are raised
 # names of types in onnxruntime that numpy calls otherwise
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
@@ -106,4 +107,9 @@ def open_session(file: str | Path | Any, options: Any) -> Any:
         if type(error).__module__.partition(".")[0] != "onnxruntime":
             raise
         reason = str(error).splitlines()[0]
+        if QONNX in reason:
+            raise ValueError(
+                f"onnxruntime cannot run {name}: it has no kernels for the nodes of QONNX; export "
+                f"the network as qcdq or integer instead"
+            ) from error
         raise ValueError(f"onnxruntime cannot run {name}: {reason}") from error

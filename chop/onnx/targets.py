@@ -23,3 +23,4 @@ class ExportOptions:
     """What `ch export` and the table `[export]` set."""
 
     format: ExportFormat = "onnx"
+    accuracy: float | None = None

@@ -109,6 +109,11 @@ def _check_operators(proto: Any, owner: str) -> None:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         word = "operator" if len(names) == 1 else "operators"
+        if any(p.key == "mase.format" and p.value == "integer" for p in proto.metadata_props):
+            raise UnreadableModel(
+                f"{owner} computes in whole numbers, which cannot be read: export the network as "
+                f"qdq, qcdq or qonnx, or run the file as it is with `runtime='onnxruntime'`"
+            )
         raise UnreadableModel(
             f"{owner} uses the {word} {', '.join(names[:MOST_NAMED])}{more}, which cannot be read; "
             f"docs/reading_onnx.md lists those that can"
