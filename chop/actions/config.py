@@ -487,7 +487,7 @@ class RunConfig:
         default_factory=dict
     )
 
-    export: Annotated[Table, InFile("Settings for `ch export`: format.")] = field(
+    export: Annotated[Table, InFile("Settings for `ch export`: format, accuracy.")] = field(
         default_factory=dict
     )
 

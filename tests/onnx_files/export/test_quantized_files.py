@@ -198,7 +198,7 @@ def test_float_layers_are_refused_all_at_once(traced):
 
 def test_a_quantised_network_is_no_float_network(traced):
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
-    with pytest.raises(ExportError, match="these nodes are quantised: _0; use .format='qdq'"):
+    with pytest.raises(ExportError, match="these nodes are quantised: _0; use `format='qdq'"):
         onnx_model(graph, "onnx")
 
 
