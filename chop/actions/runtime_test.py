@@ -42,14 +42,16 @@ def run_runtime_test(config: RunConfig, project: Project) -> None:
     task = checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("test")
-    project.create()
     options = TrainOptions.from_trainer_args({"accelerator": "cpu", "devices": 1})
-    score = scored(RuntimeModule(runtime), data_module, "test", options, task)
+    module = RuntimeModule(runtime, permute=_permutation(config, runtime, data_module))
+    project.create()
+    score = scored(module, data_module, "test", options, task)
     metrics = {f"test_{logged(name)}_epoch": value for name, value in score.with_loss.items()}
     metrics |= _latencies(runtime, config.batch_size)
     folder = project.software / "checkpoints"
     loaded = config.load_name or config.model
     report_score("test", metrics, score, data_module, folder, loaded, task)
+    logger.info("Testing is completed")
 
 
 def check_runtime(config: RunConfig) -> None:
@@ -91,6 +93,17 @@ def _format_for(graph: MaseGraph) -> RunnableFormat:
     from chop.passes.graph.interface.export_onnx import is_float_network
 
     return "onnx" if is_float_network(graph) else "integer"
+
+
+def _permutation(config: RunConfig, runtime: Runtime, data_module: Any) -> tuple[int, ...] | None:
+    """Return how images are turned for a file; refuse a file for samples of another shape."""
+    from chop.models.onnx_files import TO_CHANNELS_LAST, takes_channels_last
+
+    if not _is_file(config) or len(runtime.inputs) != 1:
+        return None
+    (declared,) = runtime.inputs.values()
+    is_turned = takes_channels_last(str(config.model), declared.shape[1:], data_module.dataset_info)
+    return TO_CHANNELS_LAST if is_turned else None
 
 
 def _opened(file: str | Path, threads: int) -> Runtime:

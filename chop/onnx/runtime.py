@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def open_session(file: str | Path | Any, options: Any) -> Any:
     """Return a session for a file or an `onnx.ModelProto`, or refuse it in one sentence."""
     onnxruntime = _package()
     if isinstance(file, str | Path):
-        if not Path(file).is_file():
+        if not Path(file).exists():
             raise FileNotFoundError(f"there is no ONNX file {str(file)!r}")
         source, name = str(file), repr(str(file))
     else:
@@ -112,4 +113,14 @@ def open_session(file: str | Path | Any, options: Any) -> Any:
                 f"onnxruntime cannot run {name}: it has no kernels for the nodes of QONNX; export "
                 f"the network as qcdq or integer instead"
             ) from error
+        if isinstance(file, str | Path):
+            _check_file(file)
         raise ValueError(f"onnxruntime cannot run {name}: {reason}") from error
+
+
+def _check_file(file: str | Path) -> None:
+    """Refuse a file that is damaged or no ONNX, in one sentence, if `onnx` is there to tell."""
+    from chop.onnx.reading.files import load_proto
+
+    if importlib.util.find_spec("onnx") is not None:
+        load_proto(file)
