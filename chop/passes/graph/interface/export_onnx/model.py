@@ -22,7 +22,7 @@ from chop.passes.graph.interface.export_onnx.quantized import (
 )
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import ExportError
-from chop.passes.graph.interface.export_onnx.writer import GraphWriter
+from chop.passes.graph.interface.export_onnx.writer import GraphWriter, named_leaves
 from chop.passes.graph.utils import get_mase_op
 from chop.passes.schema import PassArgsError
 
@@ -45,7 +45,8 @@ def onnx_model(
         except PassArgsError:
             _refuse_float(layers_in_float(graph), target)
             raise
-        return integer_model(integers, name=name, metadata=metadata)
+        outputs = _output_names(graph, len(integers.outputs))
+        return integer_model(integers, name=name, metadata=metadata, outputs=outputs)
     known = observed(graph)
     _check_layers(known, target)
     nodes = quantizing_nodes(target)
@@ -61,6 +62,13 @@ def onnx_model(
     builder = ModelBuilder(name, domains=domains)
     GraphWriter(known, builder, rounding, gemm=nodes.gemm or target == "onnx").write()
     return builder.model(metadata)
+
+
+def _output_names(graph: MaseGraph, count: int) -> list[str] | None:
+    """Return the names of the results as in files of the other formats, if these are as many."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    names = [name for name, _ in named_leaves(output.args[0])]
+    return names if len(names) == count else None
 
 
 def _layer(known: KnownGraph, node: fx.Node) -> Any:
