@@ -70,13 +70,15 @@ def _is_file(config: RunConfig) -> bool:
 
 
 def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
+    from chop.onnx.reading.files import load_proto
+    from chop.passes.schema import PassArgsError
+
     if _is_file(config):
         logger.info("Testing %s in onnxruntime...", config.model)
+        load_proto(str(config.model))  # onnxruntime has no limits of its own
         data_module = data_module_for(config)
         log_assumed_classes(data_module, str(config.model))
         return _opened(str(config.model), config.threads), data_module
-    from chop.passes.schema import PassArgsError
-
     model, info, data_module = model_and_data(config)
     graph = graph_of(source_of(config, model, info, data_module))
     kind = config.export_format or _format_for(graph)
