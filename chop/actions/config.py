@@ -19,7 +19,7 @@ from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.wave_format import WaveFormat
 from chop.onnx.targets import EXPORT_FORMATS, ExportFormat, ExportOptions
-from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Share
 from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
 __all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig", "default_project_dir"]
@@ -450,7 +450,7 @@ class RunConfig:
         ),
     ] = None
     accuracy: Annotated[
-        float | None,
+        Share | None,
         Exported(
             "Accuracy to write to the metadata of the file (default: that of the project's latest "
             "`ch test` of this checkpoint, if there is one)."

@@ -89,6 +89,7 @@ def test_the_format_may_stand_in_a_table_and_the_flag_goes_first(here, words, tm
             ["--format", "onnx"],
             "--format onnx is for float networks, and these nodes are quantised",
         ),
+        (["--accuracy", 7], "--accuracy: "),
         (["--format", "qd"], "--format: should be 'onnx', 'qdq', 'qcdq', 'qonnx' or 'integer'"),
     ],
 )
