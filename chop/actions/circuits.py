@@ -110,5 +110,5 @@ def graph_of(source: Source) -> MaseGraph:
 
 def command_on_circuit(action: str, config: RunConfig, project: Project) -> str:
     """Return the command that runs an action on the circuit of a project."""
-    load_name = Path(str(config.load_name))
+    load_name = None if config.load_name is None else Path(config.load_name)
     return command_for(action, config, load_name, config.load_type, project.folder)

@@ -19,7 +19,7 @@ from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.wave_format import WaveFormat
 from chop.onnx.targets import EXPORT_FORMATS, ExportFormat, ExportOptions
-from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Share
 from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
 __all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig", "default_project_dir"]
@@ -428,13 +428,17 @@ class RunConfig:
     runtime: Annotated[
         Literal["torch", "onnxruntime"],
         Deployed(
-            "What runs the network: torch, or onnxruntime on the CPU, which runs the ONNX file of "
-            "--load, or exports the network of --load."
+            "What runs the network: torch, or onnxruntime on the CPU. The latter runs an ONNX file "
+            "(MODEL or --load) as it is, and exports any other network to a temporary one."
         ),
     ] = "torch"
     export_format: Annotated[
-        RunnableFormat, Deployed("Format of the file that --runtime onnxruntime exports.")
-    ] = "integer"
+        RunnableFormat | None,
+        Deployed(
+            "Format of the file that --runtime onnxruntime exports (default: integer for a "
+            "quantised network, onnx for one in float)."
+        ),
+    ] = None
     threads: Annotated[PositiveInt, Deployed("Threads of --runtime onnxruntime.")] = 1
     format: Annotated[
         ExportFormat | None,
@@ -443,6 +447,13 @@ class RunConfig:
             + "; ".join(f"{name} ({about})" for name, about in EXPORT_FORMATS.items())
             + ".",
             default=ExportOptions.format,
+        ),
+    ] = None
+    accuracy: Annotated[
+        Share | None,
+        Exported(
+            "Accuracy to write to the metadata of the file (default: that of the project's latest "
+            "`ch test` of this checkpoint, if there is one)."
         ),
     ] = None
 
@@ -476,7 +487,7 @@ class RunConfig:
         default_factory=dict
     )
 
-    export: Annotated[Table, InFile("Settings for `ch export`: format.")] = field(
+    export: Annotated[Table, InFile("Settings for `ch export`: format, accuracy.")] = field(
         default_factory=dict
     )
 

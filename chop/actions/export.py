@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,11 @@ def export(
     *,
     project_dir: str | Path | None = None,
     format: ExportFormat = ExportOptions.format,
+    accuracy: float | None = ExportOptions.accuracy,
 ) -> Path:
     """Write a model or graph to `software/onnx/<format>.onnx` in `project_dir`; return the file.
 
-    The directory is `mase_output/top` by default.
+    The directory is `mase_output/top` by default. `accuracy` goes into the metadata of the file.
     """
     from chop.hardware.projects import HardwareProject
     from chop.log import show_logs_unless_configured
@@ -47,7 +49,8 @@ def export(
     project = HardwareProject.at(project_dir)
     checkpoint = (load_name, load_type or "mz")
     source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
-    return _exported(graph_of(source), format, project.hardware.parent / "software")
+    options = ExportOptions(format=format, accuracy=accuracy)
+    return _exported(graph_of(source), options, project.hardware.parent / "software")
 
 
 def check_export(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
@@ -63,18 +66,36 @@ def run_export(config: RunConfig, project: Project) -> None:
     options = table_options(config, "export", ExportOptions)
     model, info, data_module = model_and_data(config)
     graph = graph_of(source_of(config, model, info, data_module))
-    _exported(graph, options.format, project.software)
+    if options.accuracy is None:
+        options = replace(options, accuracy=_tested_accuracy(config, project))
+    _exported(graph, options, project.software)
     project.create()
     logger.info("Export is completed")
 
 
-def _exported(graph: MaseGraph, format: ExportFormat, software: Path) -> Path:
+def _tested_accuracy(config: RunConfig, project: Project) -> float | None:
+    """Return the accuracy of the latest `ch test` of the checkpoint in its project, if any."""
+    from chop.actions.test import latest_test
+
+    found = latest_test(project.software / "checkpoints", config.load_name, str(config.dataset))
+    if found is None:
+        return None
+    file, metrics = found
+    accuracy = metrics.get("test_acc_epoch")
+    if not isinstance(accuracy, int | float):
+        return None
+    logger.info("The metadata have the accuracy %.6g of %s", accuracy, file.name)
+    return float(accuracy)
+
+
+def _exported(graph: MaseGraph, options: ExportOptions, software: Path) -> Path:
     """Write the file, and log what it is."""
     from chop.passes import run_pass
 
-    logger.info("Exporting to ONNX (%s)...", format)
-    file = software / "onnx" / f"{format}.onnx"
-    _, info = run_pass("export_onnx", graph, {"save_path": file, "format": format, "silent": True})
+    logger.info("Exporting to ONNX (%s)...", options.format)
+    file = software / "onnx" / f"{options.format}.onnx"
+    chosen = {"format": options.format, "accuracy": options.accuracy}
+    _, info = run_pass("export_onnx", graph, {"save_path": file, "silent": True, **chosen})
     names = ", ".join(info["inputs"]), ", ".join(info["outputs"])
     size = file.stat().st_size / 1e6
     logger.info(

@@ -175,7 +175,7 @@ def _onnx_model(chosen: Values, flags: Values, problems: list[str]) -> Values:
         if not fits and chosen["runtime"] == "torch":  # onnxruntime runs it as it is
             problems.append(
                 f"--load: {load_name} is a whole network and not weights of {model!r}; give it in "
-                f"place of the model, as in: ch test {Path(load_name).name} DATASET"
+                f"place of {model!r}, and omit --load"
             )
         return {"model": str(load_name), "load_name": None}
     if model == "onnx":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.circuits import graph_of, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
-from chop.actions.onnx_models import exported
+from chop.actions.onnx_models import RunnableFormat, exported
 from chop.actions.prepare import data_module_for, model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task
@@ -17,6 +17,7 @@ from chop.actions.trained_on import log_assumed_classes
 from chop.files import is_onnx_file
 
 if TYPE_CHECKING:
+    from chop.ir.graph.mase_graph import MaseGraph
     from chop.onnx.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -41,14 +42,16 @@ def run_runtime_test(config: RunConfig, project: Project) -> None:
     task = checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("test")
-    project.create()
     options = TrainOptions.from_trainer_args({"accelerator": "cpu", "devices": 1})
-    score = scored(RuntimeModule(runtime), data_module, "test", options, task)
+    module = RuntimeModule(runtime, permute=_permutation(config, runtime, data_module))
+    project.create()
+    score = scored(module, data_module, "test", options, task)
     metrics = {f"test_{logged(name)}_epoch": value for name, value in score.with_loss.items()}
     metrics |= _latencies(runtime, config.batch_size)
     folder = project.software / "checkpoints"
     loaded = config.load_name or config.model
     report_score("test", metrics, score, data_module, folder, loaded, task)
+    logger.info("Testing is completed")
 
 
 def check_runtime(config: RunConfig) -> None:
@@ -67,17 +70,42 @@ def _is_file(config: RunConfig) -> bool:
 
 
 def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
+    from chop.onnx.reading.files import load_proto
+    from chop.passes.schema import PassArgsError
+
     if _is_file(config):
         logger.info("Testing %s in onnxruntime...", config.model)
+        load_proto(str(config.model))  # onnxruntime has no limits of its own
         data_module = data_module_for(config)
         log_assumed_classes(data_module, str(config.model))
         return _opened(str(config.model), config.threads), data_module
     model, info, data_module = model_and_data(config)
-    logger.info("Testing model '%s' as %s in onnxruntime...", config.model, config.export_format)
     graph = graph_of(source_of(config, model, info, data_module))
+    kind = config.export_format or _format_for(graph)
+    logger.info("Testing model '%s' as %s in onnxruntime...", config.model, kind)
     with tempfile.TemporaryDirectory() as folder:
-        file = exported(graph, config.export_format, Path(folder))
+        try:
+            file = exported(graph, kind, Path(folder))
+        except PassArgsError as error:  # the option has another name here
+            raise PassArgsError(str(error).replace("`format=", "`export_format=")) from error
         return _opened(file, config.threads), data_module
+
+
+def _format_for(graph: MaseGraph) -> RunnableFormat:
+    from chop.passes.graph.interface.export_onnx import is_float_network
+
+    return "onnx" if is_float_network(graph) else "integer"
+
+
+def _permutation(config: RunConfig, runtime: Runtime, data_module: Any) -> tuple[int, ...] | None:
+    """Return how images are turned for a file; refuse a file for samples of another shape."""
+    from chop.models.onnx_files import TO_CHANNELS_LAST, takes_channels_last
+
+    if not _is_file(config) or len(runtime.inputs) != 1:
+        return None
+    (declared,) = runtime.inputs.values()
+    is_turned = takes_channels_last(str(config.model), declared.shape[1:], data_module.dataset_info)
+    return TO_CHANNELS_LAST if is_turned else None
 
 
 def _opened(file: str | Path, threads: int) -> Runtime:

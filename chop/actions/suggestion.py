@@ -24,10 +24,18 @@ def command_to_test(config: RunConfig, load_name: Path, load_type: str) -> str:
 
 
 def command_for(
-    action: str, config: RunConfig, load_name: Path, load_type: str, project: Path | None = None
+    action: str,
+    config: RunConfig,
+    load_name: Path | None,
+    load_type: str,
+    project: Path | None = None,
 ) -> str:
-    """Return the command line of an action on a checkpoint, in the directory `project` if given."""
-    words = [action, config.model, config.dataset, "--load", load_name, "--load-type", load_type]
+    """Return the command line of an action on a checkpoint, in the directory `project` if given.
+
+    Without a checkpoint, the model is an ONNX file.
+    """
+    words: list[object] = [action, config.model, config.dataset]
+    words += [] if load_name is None else ["--load", load_name, "--load-type", load_type]
     flags = {"model": config.model, "dataset": config.dataset}
     if config.config is not None:
         words += ["--config", config.config]
@@ -35,7 +43,7 @@ def command_for(
     base = resolve(flags).config
     # without a project in the file, the results belong to the project of the checkpoint
     is_placed = base.project is not None or base.project_dir != default_project_dir()
-    if project is not None and owner_of(load_name) != project:
+    if project is not None and (load_name is None or owner_of(load_name) != project):
         config = replace(config, project=project.name, project_dir=project.parent)
         is_placed = True
     names = (*SCORED_BY, *(("project", "project_dir") if is_placed else ()))

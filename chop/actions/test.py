@@ -172,6 +172,31 @@ def _unused(folder: Path, stem: str) -> Path:
     return next(folder / name for name in names if not (folder / name).exists())
 
 
+def latest_test(
+    folder: Path, checkpoint: str | None, dataset: str
+) -> tuple[Path, Mapping[str, Any]] | None:
+    """Return the file and the metrics of the latest test of a checkpoint on a data set.
+
+    Tests that are older than the checkpoint do not count.
+    """
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint)
+    parts = [path, *path.rglob("*")] if path.is_dir() else [path]
+    changed = max((part.stat().st_mtime_ns for part in parts if part.exists()), default=0)
+    files = sorted(folder.glob("test_metrics*.json"), key=lambda file: -file.stat().st_mtime_ns)
+    for file in files:
+        try:
+            content = json.loads(file.read_text())
+            same = (content["checkpoint"], content["dataset"]) == (checkpoint, dataset)
+            metrics = dict(content["metrics"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # not a file that a test wrote
+        if same and file.stat().st_mtime_ns >= changed:
+            return file, metrics
+    return None
+
+
 def check_test(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
     """Refuse options that are wrong for a test."""
     from chop.actions.runtime_test import check_runtime

@@ -147,7 +147,7 @@ def _made(
         options=_options(config, folder) if config else {},
         earlier=earlier,
     )
-    logger.info("Results of %d vectors:\n%s", len(vectors), made.table())
+    logger.info("Results of %s vectors:\n%s", f"{len(vectors):,}", made.table())
     return made
 
 

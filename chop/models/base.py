@@ -99,8 +99,11 @@ class ModelSpec:
         inputs = list(dict.fromkeys(needed)) if data.input_shapes is None else []
         if inputs and not any(getattr(data, attribute) for attribute, _ in inputs):
             wanted = " or ".join(f"{words} ({attribute})" for attribute, words in inputs)
+            hint = ""
+            if data.image_size and not self.build.__module__.startswith("chop."):
+                hint = '; if it takes images, register it with @model(…, task_type="vision")'
             raise ValueError(
-                f"{owner} takes {wanted}, but data set {data.name!r} has {_input(data)}"
+                f"{owner} takes {wanted}, but data set {data.name!r} has {_input(data)}{hint}"
             )
         facts = {OUTPUTS[task]: None for task in self.info.tasks if task in OUTPUTS}
         if facts and not data.num_outputs:

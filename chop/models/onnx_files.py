@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,17 @@ from chop.files import is_onnx_file, why_missing
 from chop.models.info import MaseModelInfo, ModelSource, ModelTaskType
 
 if TYPE_CHECKING:
-    from chop.onnx.reading import NetworkInput, OnnxNetwork
+    from chop.onnx.reading import OnnxNetwork
 
-__all__ = ["FORMATS", "INPUTS", "build_onnx", "is_onnx_file", "onnx_info"]
+__all__ = [
+    "FORMATS",
+    "INPUTS",
+    "TO_CHANNELS_LAST",
+    "build_onnx",
+    "is_onnx_file",
+    "onnx_info",
+    "takes_channels_last",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +67,8 @@ def build_onnx(file: str, info: MaseDatasetInfo) -> nn.Module:
         )
     sample = _sample_shape(info)
     if sample is not None and len(inputs) == 1:
-        if _takes_channels_last(inputs[0], sample):
+        if takes_channels_last(file, inputs[0].shape[1:], info):
             _turn_input(model)
-            logger.info(
-                "%s takes images with their channels last; those of %s are turned", file, info.name
-            )
-        elif not _fits(inputs[0].shape[1:], sample):
-            raise ValueError(
-                f"{file} takes samples of shape {_shown(inputs[0].shape[1:])}, but those of data "
-                f"set {info.name!r} have {_shown(sample)}; choose the data set that it was made for"
-            )
         _check_outputs(file, network, info, sample)
     examples = {each.name: each.example() for each in inputs}
     if sample is not None and len(inputs) == 1:
@@ -85,16 +86,30 @@ def _sample_shape(info: MaseDatasetInfo) -> tuple[int, ...] | None:
 
 def _fits(shape: Any, sample: tuple[int, ...]) -> bool:
     sizes = zip(shape, sample, strict=False)
-    same = len(shape) == len(sample) and all(isinstance(a, str) or a == b for a, b in sizes)
+    same = len(shape) == len(sample) and all(a == b or not isinstance(a, int) for a, b in sizes)
     flat = len(shape) == 1 and isinstance(shape[0], str)
     return same or flat
 
 
-def _takes_channels_last(network_input: NetworkInput, sample: tuple[int, ...]) -> bool:
-    shape = network_input.shape[1:]
-    if len(shape) != 3 or len(sample) != 3 or _fits(shape, sample):
+def takes_channels_last(
+    file: str, shape: Sequence[int | str | None], info: MaseDatasetInfo
+) -> bool:
+    """Whether images of a data set must be turned for a file; other shapes are refused.
+
+    `shape` is that of a sample in the file.
+    """
+    sample = _sample_shape(info)
+    if sample is None or _fits(shape, sample):
         return False
-    return _fits(shape, (sample[1], sample[2], sample[0]))
+    if len(shape) == len(sample) == 3 and _fits(shape, (sample[1], sample[2], sample[0])):
+        logger.info(
+            "%s takes images with their channels last; those of %s are turned", file, info.name
+        )
+        return True
+    raise ValueError(
+        f"{file} takes samples of shape {_shown(shape)}, but those of data set {info.name!r} have "
+        f"{_shown(sample)}; choose the data set that it was made for"
+    )
 
 
 def _turn_input(model: fx.GraphModule) -> None:

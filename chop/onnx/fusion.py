@@ -13,6 +13,7 @@ from tabulate import tabulate
 
 from chop.onnx.fusion_reasons import has_float_bias, reason_for
 from chop.onnx.onnx_graph import OnnxGraph, operand
+from chop.onnx.packages import need_package
 from chop.onnx.runtime import open_session, session_options
 
 __all__ = ["INTEGER_KERNELS", "FusionReport", "LayerKernel", "fusion_report"]
@@ -100,6 +101,7 @@ class FusionReport:
 
 def fusion_report(file: str | Path | Any, *, threads: int = 1) -> FusionReport:
     """Let onnxruntime optimise a file or an `onnx.ModelProto`, and look at the result."""
+    need_package("onnx", "the report on integer kernels")
     given, optimised = _loaded(file), _optimised(file, threads)
     layers = []
     for node in given.proto.node:

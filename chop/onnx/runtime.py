@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from chop.onnx.packages import need_package
 __all__ = ["Array", "Runtime", "input_dtype", "open_session", "session_options"]
 
 Array = NDArray[Any]
+QONNX = "qonnx.custom_op"  # in the domains of its nodes
 FATAL_ONLY = 4  # other errors are raised
 # names of types in onnxruntime that numpy calls otherwise
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
@@ -95,7 +97,7 @@ def open_session(file: str | Path | Any, options: Any) -> Any:
     """Return a session for a file or an `onnx.ModelProto`, or refuse it in one sentence."""
     onnxruntime = _package()
     if isinstance(file, str | Path):
-        if not Path(file).is_file():
+        if not Path(file).exists():
             raise FileNotFoundError(f"there is no ONNX file {str(file)!r}")
         source, name = str(file), repr(str(file))
     else:
@@ -106,4 +108,19 @@ def open_session(file: str | Path | Any, options: Any) -> Any:
         if type(error).__module__.partition(".")[0] != "onnxruntime":
             raise
         reason = str(error).splitlines()[0]
+        if QONNX in reason:
+            raise ValueError(
+                f"onnxruntime cannot run {name}: it has no kernels for the nodes of QONNX; export "
+                f"the network as qcdq or integer instead"
+            ) from error
+        if isinstance(file, str | Path):
+            _check_file(file)
         raise ValueError(f"onnxruntime cannot run {name}: {reason}") from error
+
+
+def _check_file(file: str | Path) -> None:
+    """Refuse a file that is damaged or no ONNX, in one sentence, if `onnx` is there to tell."""
+    from chop.onnx.reading.files import load_proto
+
+    if importlib.util.find_spec("onnx") is not None:
+        load_proto(file)

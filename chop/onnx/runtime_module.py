@@ -19,11 +19,13 @@ class RuntimeModule(nn.Module):
     """Calls a runtime; the parameters of `forward` are the inputs of the model.
 
     It returns the only output, or a dict of several; codes beside their values are left out.
+    Inputs are permuted by `permute`, as for a network that takes images with their channels last.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, permute: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.runtime = runtime
+        self._permute = permute
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(name, kind) for name in runtime.inputs]
         self._signature = inspect.Signature(parameters)
@@ -38,6 +40,8 @@ class RuntimeModule(nn.Module):
 
     def _run(self, *args: Tensor, **kwargs: Tensor) -> Any:
         given = self._signature.bind(*args, **kwargs).arguments
+        if self._permute is not None:
+            given = {name: x.permute(self._permute) for name, x in given.items()}
         arrays = {
             name: x.detach().cpu().numpy().astype(input_dtype(self.runtime.inputs[name].type))
             for name, x in given.items()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from chop.options import Share
+
 __all__ = ["EXPORT_FORMATS", "ExportFormat", "ExportOptions"]
 
 ExportFormat = Literal["onnx", "qdq", "qcdq", "qonnx", "integer"]
@@ -23,3 +25,4 @@ class ExportOptions:
     """What `ch export` and the table `[export]` set."""
 
     format: ExportFormat = "onnx"
+    accuracy: Share | None = None

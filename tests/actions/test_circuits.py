@@ -84,7 +84,8 @@ def test_a_circuit_lies_in_the_project_of_its_checkpoint_and_is_the_same_again(
 
 
 def test_the_suggested_simulation_finds_the_circuit(here, network, tmp_path):
-    _, _, err = here("emit", *network, "--backend", "streaming", "--project", "other")
+    place = ("--project-dir", tmp_path / "runs", "--project", "other")
+    _, _, err = here("emit", *network, "--backend", "streaming", *place)
     (line,) = re.findall(r"Simulate it with: (.*)", err)
     words = shlex.split(line)
     assert words[words.index("--project") + 1] == "other"

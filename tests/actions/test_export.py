@@ -1,7 +1,9 @@
 """`ch export`: from a checkpoint to an ONNX file that other tools read."""
 
 import json
+import os
 import sys
+import time
 
 import pytest
 import torch
@@ -87,6 +89,7 @@ def test_the_format_may_stand_in_a_table_and_the_flag_goes_first(here, words, tm
             ["--format", "onnx"],
             "--format onnx is for float networks, and these nodes are quantised",
         ),
+        (["--accuracy", 7], "--accuracy: "),
         (["--format", "qd"], "--format: should be 'onnx', 'qdq', 'qcdq', 'qonnx' or 'integer'"),
     ],
 )
@@ -100,6 +103,39 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
     assert last.startswith("ch: ")
     assert sentence in last
     assert not (tmp_path / "runs" / "p" / "software" / "onnx").exists()
+
+
+def test_the_metadata_have_the_accuracy_of_the_latest_test_of_the_checkpoint(
+    here, words, tmp_path, package
+):
+    package("onnx")
+    software = tmp_path / "runs" / "p" / "software"
+
+    def exported(*flags):
+        code, out, err = here("export", *words, "--format", "qdq", *flags)
+        assert code == 0, out + err
+        return facts_of(software / "onnx" / "qdq.onnx").get("mase.accuracy")
+
+    assert exported() is None
+    assert here("test", *words)[0] == 0
+    file = software / "checkpoints" / "test_metrics.json"
+    content = json.loads(file.read_text())
+    assert exported() == str(content["metrics"]["test_acc_epoch"])
+    assert exported("--accuracy", 0.25) == "0.25"
+    file.write_text(json.dumps({**content, "dataset": "another"}))
+    assert exported() is None
+    file.write_text("{")
+    assert exported() is None
+
+
+def test_a_test_that_is_older_than_the_checkpoint_does_not_count(here, words, tmp_path, package):
+    package("onnx")
+    assert here("test", *words)[0] == 0
+    state = words[-1] / "state_dict.safetensors"
+    os.utime(state, (time.time() + 60,) * 2)  # as if it had been written after the test
+    assert here("export", *words, "--format", "qdq")[0] == 0
+    file = tmp_path / "runs" / "p" / "software" / "onnx" / "qdq.onnx"
+    assert "mase.accuracy" not in facts_of(file)
 
 
 def test_a_wrong_table_is_refused_before_anything_is_loaded(here, words, tmp_path, package):

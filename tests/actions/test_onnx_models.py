@@ -68,9 +68,10 @@ def accuracy(err):
 
 
 def test_a_network_with_its_channels_last_is_tested_on_images_with_theirs_first(images, ch):
-    err = ch("test", *images[1]).stderr
-    assert "takes images with their channels last; those of npz are turned" in err
-    assert accuracy(err) == 1  # the labels are its own
+    for options in ((), ("--runtime", "onnxruntime")):
+        err = ch("test", *images[1], *options).stderr
+        assert "takes images with their channels last; those of npz are turned" in err
+        assert accuracy(err) == 1  # the labels are its own
 
 
 def test_the_file_may_be_given_with_load(images, ch):
@@ -144,6 +145,9 @@ def test_a_quantised_file_is_tested_and_emitted_as_it_is(ch, tmp_path):
     assert "Quantising 1 nodes as the ONNX file does" in err
     assert accuracy(err) == 1
     err = ch("emit", *words, "--project", "c").stderr
+    (command,) = re.findall(r"Simulate it with: (.*)", err)
+    assert "--load" not in command
+    assert "--project c" in command
     assert re.search(r"data_in_0 +16 codes, signed 8-bit", err)
 
 

@@ -52,6 +52,16 @@ class TestRefusals:
         with pytest.raises(error, match="unknown model None"):
             get_model(dataset_info=jets)
 
+    def test_a_model_of_ones_own_is_told_how_to_take_images(self, pictures):
+        model("rows-own")(lambda info: nn.Identity())
+        try:
+            with pytest.raises(
+                ValueError, match=r"register it with @model\(…, task_type=.vision.\)"
+            ):
+                get_model("rows-own", dataset_info=pictures)
+        finally:
+            MODELS._items.pop("rows-own")
+
     def test_data_that_does_not_fit(self, jets, pictures):
         said = r"'jsc-tiny' takes rows of features \(num_features\), but data set 'cifar10' has "
         with pytest.raises(ValueError, match=f"{said}images of 3 x 32 x 32"):

@@ -138,3 +138,9 @@ def test_ops_without_an_integer_kernel_and_products_of_values_are_told_apart():
     b.output(y, "y", np.float32, [3, 1, "batch", 2])
     (found,) = fusion_report(b.model()).layers
     assert found.reason == "onnxruntime has no integer kernel for LSTM"
+
+
+def test_a_missing_package_is_named_with_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs onnx; install it with: .*onnx"):
+        fusion_report(tmp_path / "net.onnx")

@@ -57,7 +57,7 @@ def test_what_is_no_model_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no ONNX file '.*none.onnx'"):
         Runtime(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("no model")
-    with pytest.raises(ValueError, match=r"onnxruntime cannot run '.*text.onnx': ") as refused:
+    with pytest.raises(ValueError, match=r"text.onnx is damaged, truncated or not") as refused:
         Runtime(tmp_path / "text.onnx")
     assert "\n" not in str(refused.value)
 

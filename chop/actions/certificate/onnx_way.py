@@ -28,7 +28,6 @@ FLOAT_FORMAT = "onnx"  # the format of a network that is not quantised
 QUANT_DOMAIN = "qonnx.custom_op.general"
 AGAIN = "export it again with ch export"
 NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
-LARGEST = 2**31  # bytes: no protobuf is larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +42,9 @@ class OnnxFile:
     def read(cls, path: Path) -> OnnxFile:
         """Read a file; refuse one that is no ONNX in one sentence."""
         need_package("onnx", f"reading {path.name}")
-        import onnx
+        from chop.onnx.reading.files import load_proto
 
-        if path.stat().st_size >= LARGEST:
-            raise ValueError(f"{path} is larger than 2 GiB, so it is no ONNX file; {AGAIN}")
-        try:
-            model = onnx.load_model(path, load_external_data=False)
-        except Exception as error:  # of protobuf, whose classes depend on how it was built
-            raise ValueError(f"{path} is not an ONNX file; {AGAIN}") from error
+        model = load_proto(path)
         if not model.graph.node or not model.graph.output:
             raise ValueError(f"{path} is not an ONNX file with a network; {AGAIN}")
         return cls(path, model, {each.key: each.value for each in model.metadata_props})

@@ -78,8 +78,8 @@ def _network(folder: Path, recorded: str | None) -> Path:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ConfigError(f"{folder} has several networks ({names}); give one with --load")
     raise ConfigError(
-        f"{folder} has no saved graph, so the network of its files is not known; give its "
-        f"checkpoint with --load"
+        f"{folder} has no saved graph, so the network of its files is not known; give "
+        f"MODEL and DATASET with --load and --project {folder.name}, or the .onnx file as MODEL"
     )
 
 

@@ -70,6 +70,48 @@ class Grid:
         return replace(self, low=lowest, high=highest)
 
     @property
+    def positive_width(self) -> int | None:
+        """The width of signed codes of which only those from the zero point upwards are left.
+
+        An exporter writes a ReLU before a rounding as such a clip on codes. Codes that are unsigned
+        anyway have none.
+        """
+        points = set(self.zero_points)
+        largest = self.high - self.zero_points[0]
+        is_end = largest > 0 and (largest + 1).bit_count() == 1
+        return largest.bit_length() + 1 if points == {self.low} and is_end else None
+
+    def with_negative(self) -> Grid:
+        """Return the signed grid of which `positive_width` is the upper half."""
+        assert self.positive_width is not None
+        return replace(self, low=self.low - 2 ** (self.positive_width - 1))
+
+    def centred(self) -> Grid:
+        """Return the same numbers with codes around 0, if these are codes of a width.
+
+        Unsigned bytes with the zero point 128 are signed bytes without one.
+        """
+        point = self.zero_points[0]
+        zeros = tuple(0 for _ in self.zero_points)
+        shifted = replace(self, low=self.low - point, high=self.high - point, zero_points=zeros)
+        is_same = len(set(self.zero_points)) == 1
+        return shifted if is_same and shifted.width is not None else self
+
+    def holds(self, other: Grid) -> bool:
+        """Whether this grid is another one, or has all its numbers, with one scale."""
+        if self.centred() == other.centred():
+            return True
+        if self.axis is not None or other.axis is not None or self.scales != other.scales:
+            return False
+        like = self.like(other)
+        return self.low <= like.low and like.high <= self.high
+
+    def like(self, other: Grid) -> Grid:
+        """Return the part of this grid that has the numbers of another one of the same scale."""
+        shift = self.zero_points[0] - other.zero_points[0]
+        return replace(self, low=other.low + shift, high=other.high + shift)
+
+    @property
     def range(self) -> tuple[float, float]:
         """The smallest and the largest number."""
         pairs = list(zip(self.scales, self.zero_points, strict=True))

@@ -109,6 +109,11 @@ def _check_operators(proto: Any, owner: str) -> None:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         word = "operator" if len(names) == 1 else "operators"
+        if any(p.key == "mase.format" and p.value == "integer" for p in proto.metadata_props):
+            raise UnreadableModel(
+                f"{owner} computes in whole numbers, which cannot be read: export the network as "
+                f"qdq, qcdq or qonnx, or run the file as it is with `runtime='onnxruntime'`"
+            )
         raise UnreadableModel(
             f"{owner} uses the {word} {', '.join(names[:MOST_NAMED])}{more}, which cannot be read; "
             f"docs/reading_onnx.md lists those that can"
@@ -180,6 +185,7 @@ def _read(
     reader.graph.output(results[0] if len(results) == 1 else tuple(results))
     model = fx.GraphModule(reader.root, reader.graph, "OnnxModel")
     model.graph.eliminate_dead_code()
+    model.delete_all_unused_submodules()
     model.recompile()
     model.eval()
     inputs = [

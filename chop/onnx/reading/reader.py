@@ -123,12 +123,19 @@ class Reader:
         return self.graph.call_method("expand", (node, *sizes))
 
     def layer(
-        self, layer: nn.Module, *inputs: OnnxValue, weights: Mapping[str, Tensor] | None = None
+        self,
+        layer: nn.Module,
+        *inputs: OnnxValue,
+        weights: Mapping[str, Tensor] | None = None,
+        path: str = "",
     ) -> Any:
-        """Call a layer, whose tensors are on the meta device until `weights` are put in."""
+        """Call a layer, whose tensors are on the meta device until `weights` are put in.
+
+        Without a `path`, its name comes from its weight or from the node.
+        """
         layer.eval()
         weighted = next((v.name for v in self.node.inputs[1:2] if v is not None), "")
-        path = (path_of_weight(weighted) if weights else "") or self.node.path
+        path = path or (path_of_weight(weighted) if weights else "") or self.node.path
         op = self.node.op.lower()
         path = self.free_path(f"{path}_{op}" if path in self._paths else path or op)
         self._check_types(layer, inputs, weights or {})
@@ -244,6 +251,12 @@ class Reader:
         new = self.graph.call_module(path, (value.node,))
         self.formats[new] = {"data_in": grid}
         return OnnxValue(value.samples, new)
+
+    def layer_of(self, value: OnnxValue) -> nn.Module | None:
+        """Return the layer that computes a value; None for functions, inputs and constants."""
+        if value.node is None or value.node.op != "call_module":
+            return None
+        return self.root.get_submodule(str(value.node.target))
 
     def configs(self) -> dict[str, dict[str, Any]]:
         """Return the config of each node that rounds, by its name."""

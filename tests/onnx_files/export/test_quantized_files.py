@@ -198,7 +198,7 @@ def test_float_layers_are_refused_all_at_once(traced):
 
 def test_a_quantised_network_is_no_float_network(traced):
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
-    with pytest.raises(ExportError, match="these nodes are quantised: _0; use qdq"):
+    with pytest.raises(ExportError, match="these nodes are quantised: _0; use `format='qdq'"):
         onnx_model(graph, "onnx")
 
 
@@ -346,6 +346,40 @@ def test_layers_with_hooks_are_refused(traced):
         onnx_model(graph, "qdq")
 
 
+class Returns(nn.Module):
+    def __init__(self, results):
+        super().__init__()
+        self.one, self.other, self.results = nn.Linear(4, 3), nn.Linear(4, 2), results
+
+    def forward(self, x):
+        return self.results(torch.relu(self.one(x)), self.other(x))
+
+
+@pytest.mark.parametrize(
+    ("results", "names"),
+    [
+        (lambda y, z: {"logits": y, "box": z}, ["logits", "box"]),
+        (lambda y, z: {"logits": y, "hidden": (z, y)}, ["logits", "hidden_0", "hidden_1"]),
+        (lambda y, z: (y, z), ["output_0", "output_1"]),
+    ],
+    ids=["dict", "nested, one twice", "tuple"],
+)
+def test_results_have_the_same_names_in_files_of_all_kinds(results, names, traced, run):
+    x = torch.randn(50, 4)
+    quantize = ("quantize", {"by": "type", "linear": {"config": W8A8}})
+    graph = traced(Returns(results), {"x": x[:2]}, quantize)
+    expected = graph.to_integers()(x)
+    for kind in ("qdq", "qcdq", "qonnx", "integer"):
+        file = onnx_model(graph, kind)
+        onnx.checker.check_model(file)
+        found = [output.name for output in file.graph.output]
+        values = [name for name in found if not name.endswith("_codes")]
+        assert values == names, kind
+        if kind != "qonnx":
+            given = dict(zip(found, run(file, {"x": x}), strict=True))
+            assert all(torch.equal(given[n], e) for n, e in zip(names, expected, strict=True))
+
+
 def test_the_integer_format_is_that_of_the_integer_graph(traced, monkeypatch):
     made = types.ModuleType("chop.onnx.integers")
     made.integer_model = lambda graph, **options: (graph_digest(graph), options)
@@ -353,4 +387,5 @@ def test_the_integer_format_is_that_of_the_integer_graph(traced, monkeypatch):
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
     digest, options = onnx_model(graph, "integer", metadata={"mase.format": "integer"})
     assert digest == graph_digest(graph.to_integers())
-    assert options == {"name": "network", "metadata": {"mase.format": "integer"}}
+    facts = {"metadata": {"mase.format": "integer"}, "outputs": ["output"]}
+    assert options == {"name": "network", **facts}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.onnx.reading.grids import Grid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
@@ -101,7 +102,7 @@ def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
     low, high = _bounds(node)
     x = node[0]
     if x.is_codes and x.grid is not None:
-        return x.with_grid(x.grid.clipped(low, high), is_codes=True)
+        return _clipped_codes(reader, x, x.grid.clipped(low, high))
     if low is None and high is None:
         return x
     if x.is_known or not x.dtype.is_floating_point or low is None or high is None:
@@ -115,6 +116,16 @@ def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
     if low > high:
         raise node.wrong(f"has a minimum of {low} above its maximum of {high}")
     return rounded_layer(reader, nn.Hardtanh(low, high), x)
+
+
+def _clipped_codes(reader: Reader, x: OnnxValue, grid: Grid) -> OnnxValue:
+    """Return codes on a part of their grid; without those of negative numbers, after a ReLU."""
+    assert x.grid is not None
+    if x.is_known or grid.low == x.grid.low or grid.positive_width is None:
+        return x.with_grid(grid, is_codes=True)
+    path = reader.node.path.removesuffix("_clip")  # `ch export` adds the op to the name of a ReLU
+    rectified: OnnxValue = reader.layer(nn.ReLU(), x.with_grid(None), path=path)
+    return rectified.with_grid(grid.with_negative(), is_codes=True)
 
 
 def _bounds(node: OnnxNode) -> list[float | None]:

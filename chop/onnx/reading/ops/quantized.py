@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chop.onnx.reading.grids import Grid, Rounding
 from chop.onnx.reading.reader import Reader
@@ -62,8 +62,28 @@ def quantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     if x.is_known:
         codes = _each(x, lambda t: _codes(t, grid))
         return replace(codes, kind=str(kind), grid=grid, is_codes=True)
-    x = x if x.grid in (None, grid) else reader.settled(x)
-    return x.with_grid(grid, is_codes=True)
+    x, grid = _before_clip(reader, x, grid)
+    if x.grid is not None and grid.holds(x.grid):  # rounding again changes nothing
+        return x.with_grid(grid.like(x.grid), is_codes=True)
+    return reader.settled(x).with_grid(grid, is_codes=True)
+
+
+def _before_clip(reader: Reader, x: OnnxValue, grid: Grid) -> tuple[OnnxValue, Grid]:
+    """Return what a clip to codes of fewer bits takes, and the grid of these codes.
+
+    Codes of 9 to 15 bits are written so, as runtimes have no Clip for codes of 16 bits.
+    """
+    layer = reader.layer_of(x)
+    if not isinstance(layer, nn.Hardtanh) or x.node in reader.formats or len(grid.scales) > 1:
+        return x, grid
+    bounds = (layer.min_val, layer.max_val)
+    low, high = (bound / grid.scales[0] + grid.zero_points[0] for bound in bounds)
+    narrow = grid.clipped(low, high)
+    if (narrow.low, narrow.high) != (low, high) or narrow.centred().width is None:
+        return x, grid
+    assert x.node is not None
+    (before,) = x.node.args
+    return replace(x, node=before), narrow  # type: ignore[arg-type]
 
 
 def _each(x: OnnxValue, function: Callable[[Tensor], Tensor]) -> OnnxValue:
@@ -107,7 +127,9 @@ def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
         )
     scale, point = _shaped(x.tensor, grid)
     dtype = node[1].dtype
-    return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(grid)
+    return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(
+        grid.centred()
+    )
 
 
 def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
@@ -122,7 +144,7 @@ def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
     )  # fmt: skip
     if same != x.grid:
         raise node.wrong("has another scale or zero point than the QuantizeLinear before it")
-    return x.with_grid(x.grid)
+    return x.with_grid(x.grid.centred())
 
 
 def _in_blocks(node: OnnxNode, x: OnnxValue) -> Tensor:

@@ -13,6 +13,7 @@ from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.onnx import save_model
 from chop.onnx.targets import ExportFormat
+from chop.options import Share
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.interface.export_onnx.model import onnx_model
@@ -33,7 +34,7 @@ def export_onnx_interface_pass(
     *,
     save_path: OutputPath,
     format: ExportFormat = "onnx",
-    accuracy: float | None = None,
+    accuracy: Share | None = None,
     silent: bool = False,
 ) -> dict[str, Any]:
     """Write the network to an ONNX file, op by op; the graph is only read.

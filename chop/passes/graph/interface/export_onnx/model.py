@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
 from chop.onnx import ModelBuilder
 from chop.onnx.targets import ExportFormat
@@ -21,9 +22,11 @@ from chop.passes.graph.interface.export_onnx.quantized import (
 )
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import ExportError
-from chop.passes.graph.interface.export_onnx.writer import GraphWriter
+from chop.passes.graph.interface.export_onnx.writer import GraphWriter, named_leaves
+from chop.passes.graph.utils import get_mase_op
+from chop.passes.schema import PassArgsError
 
-__all__ = ["onnx_model"]
+__all__ = ["is_float_network", "onnx_model"]
 
 
 def onnx_model(
@@ -37,7 +40,13 @@ def onnx_model(
     if target == "integer":
         from chop.onnx.integers import integer_model
 
-        return integer_model(graph.to_integers(), name=name, metadata=metadata)
+        try:
+            integers = graph.to_integers()
+        except PassArgsError:
+            _refuse_float(layers_in_float(graph), target)
+            raise
+        outputs = _output_names(graph, len(integers.outputs))
+        return integer_model(integers, name=name, metadata=metadata, outputs=outputs)
     known = observed(graph)
     _check_layers(known, target)
     nodes = quantizing_nodes(target)
@@ -53,6 +62,13 @@ def onnx_model(
     builder = ModelBuilder(name, domains=domains)
     GraphWriter(known, builder, rounding, gemm=nodes.gemm or target == "onnx").write()
     return builder.model(metadata)
+
+
+def _output_names(graph: MaseGraph, count: int) -> list[str] | None:
+    """Return the names of the results as in files of the other formats, if these are as many."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    names = [name for name, _ in named_leaves(output.args[0])]
+    return names if len(names) == count else None
 
 
 def _layer(known: KnownGraph, node: fx.Node) -> Any:
@@ -79,16 +95,38 @@ def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
     _refuse(odd, "these layers have no such nodes", "use `format='integer'`")
     if target == "onnx":
         what = "`format='onnx'` is for float networks, and these nodes are quantised"
-        _refuse(rounded, what, "use qdq, qcdq, qonnx or integer")
+        _refuse(rounded, what, "use `format='qdq'` or another quantised one")
         return
-    what = f"`format='{target}'` is for quantised networks, and"
+    _refuse_float(in_float, target)
+    if not rounded:
+        raise ExportError(
+            f"`format='{target}'` is for quantised networks, and no node of this one is quantised; "
+            f"use `format='onnx'`"
+        )
+
+
+def layers_in_float(graph: MaseGraph) -> list[str]:
+    """Return the names of linear layers and convolutions that are not quantised."""
+    weighted = [n for n in graph.nodes if has_trait(get_mase_op(n), "weighted_sum")]
+    return [node.name for node in weighted if _is_in_float(node)]
+
+
+def is_float_network(graph: MaseGraph) -> bool:
+    """Whether a network has linear layers or convolutions, and nothing in it is quantised."""
+    return bool(layers_in_float(graph)) and all(_is_in_float(node) for node in graph.nodes)
+
+
+def _is_in_float(node: fx.Node) -> bool:
+    layer = mase(node).module
+    return getattr(layer, "variant_name", None) is None and not formats_of_node(node, layer)
+
+
+def _refuse_float(names: list[str], target: ExportFormat) -> None:
     _refuse(
-        in_float,
-        f"{what} these layers are in float",
+        names,
+        f"`format='{target}'` is for quantised networks, and these layers are in float",
         "quantise them first, or use `format='onnx'`",
     )
-    if not rounded:
-        raise ExportError(f"{what} no node of this one is quantised; use `format='onnx'`")
 
 
 def _refuse(names: list[str], what: str, fix: str) -> None:

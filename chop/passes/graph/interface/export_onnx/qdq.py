@@ -126,8 +126,8 @@ class Qdq:
             raise call.refusal("wraps codes around, which Q/DQ cannot; use `format='integer'`")
         if codes.width > LARGEST:
             raise call.refusal(
-                f"rounds to {codes.width} bits, and Q/DQ has at most {LARGEST}; use --format "
-                f"integer"
+                f"rounds to {codes.width} bits, and Q/DQ has at most {LARGEST}; use "
+                f"`format='integer'`"
             )
         if not self.clip and (codes.width not in NATURAL or codes.symmetric):
             what = "a symmetric range" if codes.symmetric else f"{codes.width} bits"

@@ -32,7 +32,7 @@ from chop.passes.graph.interface.export_onnx.values import (
     with_leaves,
 )
 
-__all__ = ["GraphWriter"]
+__all__ = ["GraphWriter", "named_leaves"]
 
 BATCH = "batch"
 SKIPPED = ("_assert", "assert_metadata")  # checks of the inputs, which a file does not have
@@ -129,7 +129,8 @@ class GraphWriter:
 
     def _outputs(self, node: fx.Node) -> None:
         value = self._returned(node.args[0])
-        leaves = _named_leaves(value)
+        leaves = named_leaves(value)
+        renamed: dict[str, str] = {}
         if not leaves:
             raise ExportError("the network returns no tensors; let forward return some")
         for name, leaf in leaves:
@@ -141,9 +142,10 @@ class GraphWriter:
             batch = leaf.facts.batch_dims
             shape = enumerate(leaf.facts.shape)
             free = [BATCH if place in batch else n for place, n in shape]
-            value = leaf.name
+            value = renamed.get(leaf.name, leaf.name)
             if not self.gemm and value not in {output.name for output in self.builder.outputs}:
                 value = name = self._renamed(value, name, 0)  # hls4ml drops an Identity
+                renamed[leaf.name] = value
             self.builder.output(value, name, DTYPES[leaf.facts.dtype], free)
 
     def _returned(self, value: Any) -> Any:
@@ -254,10 +256,10 @@ def _target(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _named_leaves(value: Any, name: str = "output") -> list[tuple[str, Any]]:
+def named_leaves(value: Any, name: str = "output") -> list[tuple[str, Any]]:
     """Return the results with their names: output, output_0, …, or the keys of a dict."""
     if isinstance(value, dict):
-        return [pair for key, item in value.items() for pair in _named_leaves(item, str(key))]
+        return [pair for key, item in value.items() for pair in named_leaves(item, str(key))]
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return [pair for i, item in enumerate(value) for pair in _named_leaves(item, f"{name}_{i}")]
+        return [pair for i, item in enumerate(value) for pair in named_leaves(item, f"{name}_{i}")]
     return [] if value is None else [(name, value)]
