@@ -169,6 +169,28 @@ def test_a_bias_that_is_not_on_the_grid_of_the_products_stays_in_float(traced):
     assert len(gemm.input) == 2, "onnxruntime would round the bias"
 
 
+def test_weights_above_16_bits_stay_in_float_so_that_onnxruntime_loads_the_file(traced, run):
+    """With int32 weights its optimiser makes kernels that do not exist."""
+    graph, x = quantized(traced, "conv", integer((8, 4), (20, 18)))
+    file = onnx_model(graph, "qdq")
+    assert constants(file)["0.weight"].dtype.name == "float32"
+    for optimize in (False, True):
+        (found,) = run(file, {"input": x[:50]}, optimize=optimize)
+        assert torch.allclose(found, graph.model(x[:50]), atol=1e-5)
+
+
+def test_scales_of_a_grouped_transposed_convolution_differ_from_those_of_its_bias(traced, run):
+    x = torch.randn(50, 4, 5, 5)
+    config = affine(8, 8, weight_axis=1, weight_power_of_two=True, data_in_power_of_two=True)
+    calibrated = ("calibrate", {"input_generator": iter([{"input": x}]), "silent": True})
+    formats = {"by": "type", "default": {"config": {"name": None}}}
+    formats["convtranspose2d"] = {"config": config}
+    layer = nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2)
+    graph = traced(nn.Sequential(layer), {"input": x[:2]}, calibrated, ("quantize", formats))
+    (found,) = run(onnx_model(graph, "qdq"), {"input": x})
+    assert torch.allclose(found, graph.model(x), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("config", "kind", "text"),
     [
