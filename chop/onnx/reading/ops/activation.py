@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.onnx.reading.grids import Grid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
@@ -24,7 +26,7 @@ LAYERS: dict[str, Callable[[OnnxNode], nn.Module]] = {
     "LeakyRelu": lambda node: nn.LeakyReLU(node.attribute("alpha", 0.01)),
     "Elu": lambda node: nn.ELU(node.attribute("alpha", 1.0)),
     "Celu": lambda node: nn.CELU(node.attribute("alpha", 1.0)),
-    "Softplus": lambda node: nn.Softplus(threshold=100),  # above, exp would overflow
+    "Softplus": lambda node: nn.Softplus(threshold=80),  # exp(89) overflows
     "Softsign": lambda node: nn.Softsign(),
     "HardSwish": lambda node: nn.Hardswish(),
     "Mish": lambda node: nn.Mish(),
@@ -101,7 +103,7 @@ def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
     low, high = _bounds(node)
     x = node[0]
     if x.is_codes and x.grid is not None:
-        return x.with_grid(x.grid.clipped(low, high), is_codes=True)
+        return _clipped_codes(x, x.grid.clipped(low, high))
     if low is None and high is None:
         return x
     if x.is_known or not x.dtype.is_floating_point or low is None or high is None:
@@ -115,6 +117,14 @@ def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
     if low > high:
         raise node.wrong(f"has a minimum of {low} above its maximum of {high}")
     return rounded_layer(reader, nn.Hardtanh(low, high), x)
+
+
+def _clipped_codes(x: OnnxValue, grid: Grid) -> OnnxValue:
+    """Return codes of a narrower grid; known ones, as of a weight, are clipped at once."""
+    if x.is_known:
+        first, second = (sample.clamp(grid.low, grid.high) for sample in x.samples)
+        x = replace(x, samples=(first, first if x.samples[0] is x.samples[1] else second))
+    return x.with_grid(grid, is_codes=True)
 
 
 def _bounds(node: OnnxNode) -> list[float | None]:
