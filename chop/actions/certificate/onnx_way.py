@@ -110,7 +110,7 @@ def onnx_column(subject: Subject, path: Path) -> Column:
         return Column("onnx", name, score=score, notes=(note,))
     if file.has_codes:
         names = _code_outputs(file, session.outputs, subject.integers)
-        codes = [torch.from_numpy(outputs[name].astype(np.float64)) for name in names]
+        codes = [_codes(outputs[name]) for name in names]
     else:
         codes = _in_steps(file, session.outputs, outputs, subject.integers)
     result = compared(subject.expected, codes, _wrong(file, subject, codes))
@@ -196,6 +196,12 @@ def _in_steps(
     return [_steps(outputs[name], node, integers) for name, node in pairs]
 
 
+def _codes(values: Array) -> Tensor:
+    """Return codes as they are: float64 does not tell whole numbers beyond 2^53 apart."""
+    is_whole = np.issubdtype(values.dtype, np.integer)
+    return torch.from_numpy(values.astype(np.int64 if is_whole else np.float64))
+
+
 def _steps(values: Array, node: str, integers: IntegerGraph) -> Tensor:
     return torch.from_numpy(values.astype(np.float64)) / integers.codes(node).scale.value
 
@@ -244,12 +250,8 @@ def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | N
         return output
     codes = integers.trace(**inputs)
     for value, node in sorted(wanted.items(), key=lambda pair: list(codes).index(pair[1])):
-        own, found = codes[node].double(), values[value]
-        steps = (
-            torch.from_numpy(found.astype(np.float64))
-            if file.has_codes
-            else _steps(found, node, integers)
-        )
+        own, found = codes[node], values[value]
+        steps = _codes(found) if file.has_codes else _steps(found, node, integers)
         if steps.shape != own.shape:
             continue
         one = compared([own], [steps], [_differs(file, integers, node, own, steps)])

@@ -142,3 +142,17 @@ def test_a_file_with_floats_is_compared_in_steps(here, with_onnx):
     code, out, err = here("verify", with_onnx, *FEW)
     assert code == 0, out + err
     assert certificate(with_onnx)["ways"][2]["mismatches"] == 0
+
+
+def test_codes_beyond_53_bits_that_differ_by_one_are_told_apart():
+    """As floats they would be equal, and the certificate wrong."""
+    import numpy as np
+    import torch
+
+    from chop.actions.certificate.onnx_way import _codes
+    from chop.actions.certificate.ways import compared
+
+    own = torch.tensor([[2**53], [2**60]])
+    found = _codes(np.array([[2**53 + 1], [2**60]]))
+    assert compared([own], [found]).mismatches == 1
+    assert compared([own], [_codes(own.numpy())]).mismatches == 0
