@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.circuits import graph_of, source_of, table_options
 from chop.actions.config import RunConfig
+from chop.actions.onnx_models import ONNX
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.transform.source import Source
@@ -73,7 +74,7 @@ def _exported(graph: MaseGraph, format: ExportFormat, software: Path) -> Path:
     from chop.passes import run_pass
 
     logger.info("Exporting to ONNX (%s)...", format)
-    file = software / "onnx" / f"{format}.onnx"
+    file = software / ONNX.name / f"{format}.onnx"
     _, info = run_pass("export_onnx", graph, {"save_path": file, "format": format, "silent": True})
     names = ", ".join(info["inputs"]), ", ".join(info["outputs"])
     size = file.stat().st_size / 1e6

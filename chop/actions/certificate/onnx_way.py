@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 from chop.actions.certificate.ways import Column, Compared, Difference, Subject, compared
+from chop.actions.onnx_models import ONNX
 from chop.files import part_folder
 from chop.integers import IntegerGraph
+from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, QONNX_DOMAIN
 from chop.onnx.packages import need_package
 from chop.onnx.runtime import Array, Runtime, input_dtype
 from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
 
-__all__ = ["ONNX", "OnnxFile", "onnx_column", "onnx_files"]
+__all__ = ["OnnxFile", "onnx_column", "onnx_files"]
 
-ONNX = Path("software", "onnx")  # in a project
-CODES = "_codes"  # the end of the names of outputs that are codes
 FLOAT_FORMAT = "onnx"  # the format of a network that is not quantised
-QUANT_DOMAIN = "qonnx.custom_op.general"
 AGAIN = "export it again with ch export"
 NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
 LARGEST = 2**31  # bytes: no protobuf is larger
@@ -58,7 +57,7 @@ class OnnxFile:
     @property
     def format(self) -> str:
         """The format, as the file or its name says."""
-        return self.metadata.get("mase.format", self.path.stem)
+        return self.metadata.get(FORMAT_KEY, self.path.stem)
 
     @property
     def has_codes(self) -> bool:
@@ -68,7 +67,7 @@ class OnnxFile:
     @property
     def network(self) -> str | None:
         """The checksum of the network that the file was made from, if it says so."""
-        return self.metadata.get("mase.network")
+        return self.metadata.get(NETWORK_KEY)
 
     @property
     def data_files(self) -> list[Path]:
@@ -96,7 +95,7 @@ def onnx_column(subject: Subject, path: Path) -> Column:
     """Return the column of one file."""
     file, name = OnnxFile.read(path), subject.inside(path)
     domains = {node.domain for node in file.model.graph.node}
-    if QUANT_DOMAIN in domains:
+    if QONNX_DOMAIN in domains:
         note = "it is not run, as onnxruntime has no kernels for the nodes of QONNX"
         return Column(
             "onnx", name, faults=_stale(subject, file), notes=(note,), network=file.network
@@ -166,7 +165,7 @@ def _line(error: Exception) -> str:
 
 def _code_outputs(file: OnnxFile, outputs: Sequence[str], integers: IntegerGraph) -> list[str]:
     """Return the outputs that are codes, one for each of the network."""
-    found = [name for name in outputs if name.endswith(CODES)]
+    found = [name for name in outputs if name.endswith(CODES_SUFFIX)]
     if len(found) != len(integers.outputs):
         raise ValueError(
             f"{file.path} has {len(found)} outputs of codes, and the network has "

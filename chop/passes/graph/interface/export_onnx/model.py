@@ -10,9 +10,9 @@ from torch import fx
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.ops import has_trait
 from chop.onnx import ModelBuilder
+from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
-from chop.passes.graph.interface.export_onnx.qonnx import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.quantized import (
     FloatReader,
     QuantizedOperands,
@@ -37,7 +37,10 @@ def onnx_model(
     if target == "integer":
         from chop.onnx.integers import integer_model
 
-        return integer_model(graph.to_integers(), name=name, metadata=metadata)
+        try:
+            return integer_model(graph.to_integers(), name=name, metadata=metadata)
+        except NotImplementedError as error:  # an op that has no integer nodes
+            raise ExportError(str(error)) from error
     known = observed(graph)
     _check_layers(known, target)
     nodes = quantizing_nodes(target)
