@@ -18,7 +18,8 @@ from chop.actions.onnx_models import ONNX
 from chop.files import part_folder
 from chop.integers import IntegerGraph
 from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, QONNX_DOMAIN
-from chop.onnx.packages import need_package
+from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.files import load_proto
 from chop.onnx.runtime import Array, Runtime, input_dtype
 from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
 
@@ -27,7 +28,6 @@ __all__ = ["OnnxFile", "onnx_column", "onnx_files"]
 FLOAT_FORMAT = "onnx"  # the format of a network that is not quantised
 AGAIN = "export it again with ch export"
 NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
-LARGEST = 2**31  # bytes: no protobuf is larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +41,10 @@ class OnnxFile:
     @classmethod
     def read(cls, path: Path) -> OnnxFile:
         """Read a file; refuse one that is no ONNX in one sentence."""
-        need_package("onnx", f"reading {path.name}")
-        import onnx
-
-        if path.stat().st_size >= LARGEST:
-            raise ValueError(f"{path} is larger than 2 GiB, so it is no ONNX file; {AGAIN}")
         try:
-            model = onnx.load_model(path, load_external_data=False)
-        except Exception as error:  # of protobuf, whose classes depend on how it was built
-            raise ValueError(f"{path} is not an ONNX file; {AGAIN}") from error
+            model = load_proto(path)
+        except UnreadableModel as error:
+            raise ValueError(f"{path} is not an ONNX file that can be run; {AGAIN}") from error
         if not model.graph.node or not model.graph.output:
             raise ValueError(f"{path} is not an ONNX file with a network; {AGAIN}")
         return cls(path, model, {each.key: each.value for each in model.metadata_props})

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import sys
-import types
 
 import pytest
 import torch
@@ -368,11 +366,18 @@ def test_layers_with_hooks_are_refused(traced):
         onnx_model(graph, "qdq")
 
 
-def test_the_integer_format_is_that_of_the_integer_graph(traced, monkeypatch):
-    made = types.ModuleType("chop.onnx.integers")
-    made.integer_model = lambda graph, **options: (graph_digest(graph), options)
-    monkeypatch.setitem(sys.modules, "chop.onnx.integers", made)
+def test_the_integer_format_is_that_of_the_integer_graph(traced, run):
+    graph, x = quantized(traced, "jsc-tiny", W8A8)
+    file, integers = onnx_model(graph, "integer"), graph.to_integers()
+    assert [output.name for output in file.graph.output] == ["output", "output_codes"]
+    _, codes = run(file, {"input": x})
+    assert torch.equal(codes, integers.run(x))
+    facts = {entry.key: entry.value for entry in file.metadata_props}
+    assert facts["mase.network"] == graph_digest(integers)
+
+
+def test_an_op_without_integer_nodes_is_refused(traced, monkeypatch):
+    monkeypatch.setattr("chop.onnx.integers.model.write_function", lambda op: None)
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
-    digest, options = onnx_model(graph, "integer", metadata={"mase.format": "integer"})
-    assert digest == graph_digest(graph.to_integers())
-    assert options == {"name": "network", "metadata": {"mase.format": "integer"}}
+    with pytest.raises(ExportError, match="the format `integer` cannot be written: "):
+        onnx_model(graph, "integer")
