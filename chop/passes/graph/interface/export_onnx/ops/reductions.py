@@ -64,10 +64,11 @@ def arg_extreme(call: OpCall) -> str:
 
 @writes("var", "std", "var_mean", "std_mean")
 def variance(call: OpCall) -> Any:
-    dims, keep = _dims(call)
-    if isinstance(call.arg(1, "dim", default=None), bool) or len(call.args) > 2:
-        raise call.refusal("takes `unbiased` by place; give correction and keepdim by name")
-    less = call.kwargs.get("correction", call.kwargs.get("unbiased", True))
+    dims, _ = _dims(call)
+    if isinstance(call.arg(1, "dim", default=None), bool):
+        raise call.refusal("takes `unbiased` in the place of dim; give both by name")
+    less = call.arg(2, "correction", "unbiased", default=True)  # before keepdim, unlike others
+    keep = bool(call.arg(3, "keepdim", default=False))
     sizes = call.given_facts().shape
     count = [sizes[d] for d in (range(len(sizes)) if dims is None else dims)]
     if None in count:
