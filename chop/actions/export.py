@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.circuits import graph_of, source_of, table_options
 from chop.actions.config import RunConfig
+from chop.actions.onnx_models import ONNX
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.transform.source import Source
@@ -93,7 +94,7 @@ def _exported(graph: MaseGraph, options: ExportOptions, software: Path) -> Path:
     from chop.passes import run_pass
 
     logger.info("Exporting to ONNX (%s)...", options.format)
-    file = software / "onnx" / f"{options.format}.onnx"
+    file = software / ONNX.name / f"{options.format}.onnx"
     chosen = {"format": options.format, "accuracy": options.accuracy}
     _, info = run_pass("export_onnx", graph, {"save_path": file, "silent": True, **chosen})
     names = ", ".join(info["inputs"]), ", ".join(info["outputs"])

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
     from chop.onnx.runtime import Runtime
 
-__all__ = ["RunnableFormat", "exported", "runtime_for"]
+__all__ = ["ONNX", "RunnableFormat", "exported", "runtime_for"]
 
+ONNX = Path("software", "onnx")  # where a project has its ONNX files
 RunnableFormat = Literal["onnx", "qdq", "qcdq", "integer"]  # those that onnxruntime can run
 
 

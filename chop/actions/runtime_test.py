@@ -124,10 +124,15 @@ def _opened(file: str | Path, threads: int) -> Runtime:
 
 
 def _latencies(runtime: Runtime, batch_size: int) -> dict[str, float]:
-    """Return the milliseconds of a batch of one, and of one as the run has them."""
+    """Return the milliseconds of a batch of one, and of one as the run has them.
+
+    A file with batches of one size is measured with that.
+    """
     from chop.onnx.latency import measure_latency
 
-    found = measure_latency(runtime, batch_sizes=list(dict.fromkeys((1, batch_size))))
+    first = [declared.shape[0] for declared in runtime.inputs.values() if declared.shape]
+    fixed = [size for size in first if isinstance(size, int)]
+    found = measure_latency(runtime, batch_sizes=fixed[:1] or [*dict.fromkeys((1, batch_size))])
     return {
         f"latency_ms_batch_{latency.batch_size}{name}": value
         for latency in found

@@ -61,12 +61,16 @@ def example_inputs(runtime: Runtime, batch_size: int) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name, declared in runtime.inputs.items():
         first, *rest = declared.shape
+        if first != batch_size and isinstance(first, int):
+            raise ValueError(
+                f"the input {name!r} has batches of {first} only; measure with that batch size"
+            )
         if not all(isinstance(size, int) for size in rest):
             raise ValueError(
                 f"the input {name!r} has the shape {declared.shape}, in which more than the batch "
                 f"is free; give a sample"
             )
-        shape = (first if isinstance(first, int) else _positive(batch_size), *rest)
+        shape = (_positive(batch_size), *rest)
         dtype = input_dtype(declared.type)
         floats = np.issubdtype(dtype, np.floating)
         array = source.standard_normal(shape) if floats else np.zeros(shape)

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.onnx.metadata import CODES_SUFFIX
 from chop.onnx.runtime import Runtime, input_dtype
 
 __all__ = ["RuntimeModule"]
-
-CODES = "_codes"  # ends the names of outputs that are whole numbers behind others
 
 
 class RuntimeModule(nn.Module):
@@ -29,8 +28,12 @@ class RuntimeModule(nn.Module):
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(name, kind) for name in runtime.inputs]
         self._signature = inspect.Signature(parameters)
-        values = [name for name in runtime.outputs if name.removesuffix(CODES) not in (name, "")]
-        self._codes = {name for name in values if name.removesuffix(CODES) in runtime.outputs}
+        values = [
+            name for name in runtime.outputs if name.removesuffix(CODES_SUFFIX) not in (name, "")
+        ]
+        self._codes = {
+            name for name in values if name.removesuffix(CODES_SUFFIX) in runtime.outputs
+        }
 
         def forward(*args: Tensor, **kwargs: Tensor) -> Any:
             return self._run(*args, **kwargs)

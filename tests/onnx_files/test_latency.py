@@ -56,6 +56,7 @@ def test_random_batches_have_the_declared_shapes():
         (["batch", 3], {"batch_sizes": [0]}, "a batch has at least one sample, not 0"),
         (["batch", 3], {"runs": 0}, "runs must be at least 1, not 0"),
         (["batch", 3], {"warm_up": -1}, "warm_up must be at least 0, not -1"),
+        ([2, 3], {"batch_sizes": [2, 8]}, "'x' has batches of 2 only; measure with that"),
         (["batch", "length"], {}, "more than the batch is free; give a sample"),
     ],
 )

@@ -13,11 +13,12 @@ from tabulate import tabulate
 
 from chop.actions.certificate.artefacts import artefacts
 from chop.actions.certificate.machine import machine, versions
-from chop.actions.certificate.onnx_way import ONNX, onnx_column, onnx_files
+from chop.actions.certificate.onnx_way import onnx_column, onnx_files
 from chop.actions.certificate.simulation_way import bounds_of, simulation_column
 from chop.actions.certificate.vectors import checksum
 from chop.actions.certificate.verilog_way import has_circuit, verilog_column
 from chop.actions.certificate.ways import WAYS, Column, Subject, Way, integers_column
+from chop.actions.onnx_models import ONNX
 
 __all__ = ["FORMAT", "Certificate", "certified", "chosen_ways", "missing_ways"]
 

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from chop.actions.certificate.ways import Column, Compared, Difference, Subject, compared
+from chop.actions.onnx_models import ONNX
 from chop.files import part_folder
 from chop.integers import IntegerGraph
-from chop.onnx.packages import need_package
+from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, QONNX_DOMAIN
+from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.files import load_proto
 from chop.onnx.runtime import Array, Runtime, input_dtype
 from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
 
-__all__ = ["ONNX", "OnnxFile", "onnx_column", "onnx_files"]
+__all__ = ["OnnxFile", "onnx_column", "onnx_files"]
 
-ONNX = Path("software", "onnx")  # in a project
-CODES = "_codes"  # the end of the names of outputs that are codes
 FLOAT_FORMAT = "onnx"  # the format of a network that is not quantised
-QUANT_DOMAIN = "qonnx.custom_op.general"
 AGAIN = "export it again with ch export"
 NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
 
@@ -41,10 +41,10 @@ class OnnxFile:
     @classmethod
     def read(cls, path: Path) -> OnnxFile:
         """Read a file; refuse one that is no ONNX in one sentence."""
-        need_package("onnx", f"reading {path.name}")
-        from chop.onnx.reading.files import load_proto
-
-        model = load_proto(path)
+        try:
+            model = load_proto(path)
+        except UnreadableModel as error:
+            raise ValueError(f"{path} is not an ONNX file that can be run; {AGAIN}") from error
         if not model.graph.node or not model.graph.output:
             raise ValueError(f"{path} is not an ONNX file with a network; {AGAIN}")
         return cls(path, model, {each.key: each.value for each in model.metadata_props})
@@ -52,7 +52,7 @@ class OnnxFile:
     @property
     def format(self) -> str:
         """The format, as the file or its name says."""
-        return self.metadata.get("mase.format", self.path.stem)
+        return self.metadata.get(FORMAT_KEY, self.path.stem)
 
     @property
     def has_codes(self) -> bool:
@@ -62,7 +62,7 @@ class OnnxFile:
     @property
     def network(self) -> str | None:
         """The checksum of the network that the file was made from, if it says so."""
-        return self.metadata.get("mase.network")
+        return self.metadata.get(NETWORK_KEY)
 
     @property
     def data_files(self) -> list[Path]:
@@ -90,7 +90,7 @@ def onnx_column(subject: Subject, path: Path) -> Column:
     """Return the column of one file."""
     file, name = OnnxFile.read(path), subject.inside(path)
     domains = {node.domain for node in file.model.graph.node}
-    if QUANT_DOMAIN in domains:
+    if QONNX_DOMAIN in domains:
         note = "it is not run, as onnxruntime has no kernels for the nodes of QONNX"
         return Column(
             "onnx", name, faults=_stale(subject, file), notes=(note,), network=file.network
@@ -104,7 +104,7 @@ def onnx_column(subject: Subject, path: Path) -> Column:
         return Column("onnx", name, score=score, notes=(note,))
     if file.has_codes:
         names = _code_outputs(file, session.outputs, subject.integers)
-        codes = [torch.from_numpy(outputs[name].astype(np.float64)) for name in names]
+        codes = [_codes(outputs[name]) for name in names]
     else:
         codes = _in_steps(file, session.outputs, outputs, subject.integers)
     result = compared(subject.expected, codes, _wrong(file, subject, codes))
@@ -160,7 +160,7 @@ def _line(error: Exception) -> str:
 
 def _code_outputs(file: OnnxFile, outputs: Sequence[str], integers: IntegerGraph) -> list[str]:
     """Return the outputs that are codes, one for each of the network."""
-    found = [name for name in outputs if name.endswith(CODES)]
+    found = [name for name in outputs if name.endswith(CODES_SUFFIX)]
     if len(found) != len(integers.outputs):
         raise ValueError(
             f"{file.path} has {len(found)} outputs of codes, and the network has "
@@ -188,6 +188,12 @@ def _in_steps(
         )
     pairs = zip(names, integers.outputs, strict=False)
     return [_steps(outputs[name], node, integers) for name, node in pairs]
+
+
+def _codes(values: Array) -> Tensor:
+    """Return codes as they are: float64 does not tell whole numbers beyond 2^53 apart."""
+    is_whole = np.issubdtype(values.dtype, np.integer)
+    return torch.from_numpy(values.astype(np.int64 if is_whole else np.float64))
 
 
 def _steps(values: Array, node: str, integers: IntegerGraph) -> Tensor:
@@ -238,12 +244,8 @@ def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | N
         return output
     codes = integers.trace(**inputs)
     for value, node in sorted(wanted.items(), key=lambda pair: list(codes).index(pair[1])):
-        own, found = codes[node].double(), values[value]
-        steps = (
-            torch.from_numpy(found.astype(np.float64))
-            if file.has_codes
-            else _steps(found, node, integers)
-        )
+        own, found = codes[node], values[value]
+        steps = _codes(found) if file.has_codes else _steps(found, node, integers)
         if steps.shape != own.shape:
             continue
         one = compared([own], [steps], [_differs(file, integers, node, own, steps)])

@@ -10,6 +10,7 @@ from chop.integers.digest import graph_digest
 from chop.onnx.builder import ModelBuilder
 from chop.onnx.integers.registry import write_function
 from chop.onnx.integers.writer import DOUBLE, INT64, SINGLE, Writer, WrittenValue
+from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, NOTES_KEY, VERSION_KEY
 from chop.version import __version__
 
 __all__ = ["check_supported", "integer_model", "output_names"]
@@ -35,15 +36,14 @@ def integer_model(
     builder = ModelBuilder(name)
     known = _inputs(builder, graph)
     # reserved before the values between, so that these give way
-    pairs = [(builder.unique(name), builder.unique(f"{name}_codes")) for name in names]
+    pairs = [(builder.unique(name), builder.unique(f"{name}{CODES_SUFFIX}")) for name in names]
     w = Writer(builder)
     for node in graph.nodes.values():
         known[node.name] = _written(w, graph, node, known)
     for pair, value in zip(pairs, graph.outputs, strict=True):
         _declare(w, *pair, known[value], graph.codes(value))
-    facts = {"mase.format": "integer", "mase.version": __version__}
-    facts |= {"mase.network": graph_digest(graph)}
-    facts |= {"mase.notes": "; ".join(graph.notes)} if graph.notes else {}
+    facts = {FORMAT_KEY: "integer", VERSION_KEY: __version__, NETWORK_KEY: graph_digest(graph)}
+    facts |= {NOTES_KEY: "; ".join(graph.notes)} if graph.notes else {}
     return builder.model({**facts, **(metadata or {})})
 
 

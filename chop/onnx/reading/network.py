@@ -25,7 +25,7 @@ __all__ = ["NetworkInput", "OnnxNetwork", "read_model", "read_network"]
 logger = logging.getLogger(__name__)
 
 BATCH = "batch"
-TRIALS = (2, 3)  # batches
+TRIALS = (6, 13)  # batches, of which all quotients by up to 13 differ
 # other free sizes; no pair is a multiple of another, and networks can halve them five times
 FREE_TRIALS = ((96, 64), (160, 224), (352, 416), (544, 608))
 MOST_NAMED = 20  # operators in a message

@@ -19,7 +19,14 @@ from chop.onnx.reading.names import (
     path_of_weight,
 )
 from chop.onnx.reading.registry import OnnxNode
-from chop.onnx.reading.values import FreeSize, OnnxValue, Size, mapped, values_in
+from chop.onnx.reading.values import (
+    FreeSize,
+    OnnxValue,
+    Size,
+    is_constant,
+    mapped,
+    values_in,
+)
 
 __all__ = ["Reader"]
 
@@ -27,6 +34,9 @@ LARGEST_CONSTANT = 2**28  # numbers of a constant that a file may compute
 BUFFER = "constant"
 # operators that become a layer, with calls of functions around it
 LAYERS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LSTM", "GRU", "RNN", "HardSigmoid")
+
+# operators that may give one number for both trials, and another one for other sizes
+UNCLEAR = ("Div", "Mod", "Min", "Max")
 
 
 class Reader:
@@ -83,6 +93,12 @@ class Reader:
                     f"makes a constant of {size:,} numbers; only {LARGEST_CONSTANT:,} are allowed"
                 )
             results.append(self._attempt(function, args, kwargs, lambda v, p=place: v.sample(p)))
+        sized = not all(is_constant(value) for value in values)
+        if sized and self.node.op in UNCLEAR and _are_equal(results):
+            raise self.node.wrong(
+                "computes a number from a size that is free, which may differ for other sizes; "
+                "export the network with fixed sizes, except for the batch"
+            )
         return _results(results * 2 if same else results, None)
 
     def _tried(self, function: Any, args: Any, kwargs: Any, place: int) -> Any:
@@ -285,6 +301,11 @@ def _repeated(value: OnnxValue) -> tuple[Tensor | None, list[int]]:
             return None, []
         pair.append(base)
     return (pair[0], free) if torch.equal(*pair) else (None, [])
+
+
+def _are_equal(results: Sequence[Any]) -> bool:
+    first, second = results
+    return isinstance(first, Tensor) and first.shape == second.shape and torch.equal(first, second)
 
 
 def _product(sizes: Sequence[Size]) -> Size:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.names import layer_path
 from chop.onnx.reading.tensors import stored_tensor
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["OnnxNode", "Result", "known_operators", "operator", "reads"]
 
 Result = OnnxValue | Sequence[OnnxValue | None]
-QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
+QONNX = (QONNX_DOMAIN, "onnx.brevitas", "finn.custom_op.general")
 
 
 class OnnxNode:

@@ -93,7 +93,7 @@ def test_a_file_that_is_no_onnx_is_refused_in_one_sentence(here, with_onnx, cont
     (with_onnx / ONNX).write_bytes(content)
     said = failed(here, with_onnx)
     assert f"{with_onnx / ONNX} is " in said
-    assert said.rstrip().endswith("again")
+    assert said.rstrip().endswith("again with ch export")
     assert not (with_onnx / "certificate.json").exists()
 
 
@@ -143,3 +143,17 @@ def test_a_file_with_floats_is_compared_in_steps(here, with_onnx):
     code, out, err = here("verify", with_onnx, *FEW)
     assert code == 0, out + err
     assert certificate(with_onnx)["ways"][2]["mismatches"] == 0
+
+
+def test_codes_beyond_53_bits_that_differ_by_one_are_told_apart():
+    """As floats they would be equal, and the certificate wrong."""
+    import numpy as np
+    import torch
+
+    from chop.actions.certificate.onnx_way import _codes
+    from chop.actions.certificate.ways import compared
+
+    own = torch.tensor([[2**53], [2**60]])
+    found = _codes(np.array([[2**53 + 1], [2**60]]))
+    assert compared([own], [found]).mismatches == 1
+    assert compared([own], [_codes(own.numpy())]).mismatches == 0

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import sys
-import types
 
 import pytest
 import torch
@@ -167,6 +165,28 @@ def test_a_bias_that_is_not_on_the_grid_of_the_products_stays_in_float(traced):
     assert constants(file)["0.bias"].dtype.name == "float32"
     (gemm,) = (node for node in file.graph.node if node.op_type == "Gemm")
     assert len(gemm.input) == 2, "onnxruntime would round the bias"
+
+
+def test_weights_above_16_bits_stay_in_float_so_that_onnxruntime_loads_the_file(traced, run):
+    """With int32 weights its optimiser makes kernels that do not exist."""
+    graph, x = quantized(traced, "conv", integer((8, 4), (20, 18)))
+    file = onnx_model(graph, "qdq")
+    assert constants(file)["0.weight"].dtype.name == "float32"
+    for optimize in (False, True):
+        (found,) = run(file, {"input": x[:50]}, optimize=optimize)
+        assert torch.allclose(found, graph.model(x[:50]), atol=1e-5)
+
+
+def test_scales_of_a_grouped_transposed_convolution_differ_from_those_of_its_bias(traced, run):
+    x = torch.randn(50, 4, 5, 5)
+    config = affine(8, 8, weight_axis=1, weight_power_of_two=True, data_in_power_of_two=True)
+    calibrated = ("calibrate", {"input_generator": iter([{"input": x}]), "silent": True})
+    formats = {"by": "type", "default": {"config": {"name": None}}}
+    formats["convtranspose2d"] = {"config": config}
+    layer = nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2)
+    graph = traced(nn.Sequential(layer), {"input": x[:2]}, calibrated, ("quantize", formats))
+    (found,) = run(onnx_model(graph, "qdq"), {"input": x})
+    assert torch.allclose(found, graph.model(x), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -380,12 +400,18 @@ def test_results_have_the_same_names_in_files_of_all_kinds(results, names, trace
             assert all(torch.equal(given[n], e) for n, e in zip(names, expected, strict=True))
 
 
-def test_the_integer_format_is_that_of_the_integer_graph(traced, monkeypatch):
-    made = types.ModuleType("chop.onnx.integers")
-    made.integer_model = lambda graph, **options: (graph_digest(graph), options)
-    monkeypatch.setitem(sys.modules, "chop.onnx.integers", made)
+def test_the_integer_format_is_that_of_the_integer_graph(traced, run):
+    graph, x = quantized(traced, "jsc-tiny", W8A8)
+    file, integers = onnx_model(graph, "integer"), graph.to_integers()
+    assert [output.name for output in file.graph.output] == ["output", "output_codes"]
+    _, codes = run(file, {"input": x})
+    assert torch.equal(codes, integers.run(x))
+    facts = {entry.key: entry.value for entry in file.metadata_props}
+    assert facts["mase.network"] == graph_digest(integers)
+
+
+def test_an_op_without_integer_nodes_is_refused(traced, monkeypatch):
+    monkeypatch.setattr("chop.onnx.integers.model.write_function", lambda op: None)
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
-    digest, options = onnx_model(graph, "integer", metadata={"mase.format": "integer"})
-    assert digest == graph_digest(graph.to_integers())
-    facts = {"metadata": {"mase.format": "integer"}, "outputs": ["output"]}
-    assert options == {"name": "network", **facts}
+    with pytest.raises(ExportError, match="the format `integer` cannot be written: "):
+        onnx_model(graph, "integer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,7 @@ LAYERS: dict[str, Callable[[OnnxNode], nn.Module]] = {
     "LeakyRelu": lambda node: nn.LeakyReLU(node.attribute("alpha", 0.01)),
     "Elu": lambda node: nn.ELU(node.attribute("alpha", 1.0)),
     "Celu": lambda node: nn.CELU(node.attribute("alpha", 1.0)),
-    "Softplus": lambda node: nn.Softplus(threshold=100),  # above, exp would overflow
+    "Softplus": lambda node: nn.Softplus(threshold=80),  # exp(89) overflows
     "Softsign": lambda node: nn.Softsign(),
     "HardSwish": lambda node: nn.Hardswish(),
     "Mish": lambda node: nn.Mish(),
@@ -119,9 +120,16 @@ def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 
 def _clipped_codes(reader: Reader, x: OnnxValue, grid: Grid) -> OnnxValue:
-    """Return codes on a part of their grid; without those of negative numbers, after a ReLU."""
+    """Return codes on a part of their grid; without those of negative numbers, after a ReLU.
+
+    Known ones, as of a weight, are clipped at once.
+    """
+    if x.is_known:
+        first, second = (sample.clamp(grid.low, grid.high) for sample in x.samples)
+        x = replace(x, samples=(first, first if x.samples[0] is x.samples[1] else second))
+        return x.with_grid(grid, is_codes=True)
     assert x.grid is not None
-    if x.is_known or grid.low == x.grid.low or grid.positive_width is None:
+    if grid.low == x.grid.low or grid.positive_width is None:
         return x.with_grid(grid, is_codes=True)
     path = reader.node.path.removesuffix("_clip")  # `ch export` adds the op to the name of a ReLU
     rectified: OnnxValue = reader.layer(nn.ReLU(), x.with_grid(None), path=path)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from chop.onnx.reading.ops.shape import in_type
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_call
@@ -41,7 +42,8 @@ def of_two(reader: Reader, node: OnnxNode) -> OnnxValue:
     function = TWO[node.op]
     is_logical = function in (torch.logical_and, torch.logical_or, torch.logical_xor)
     second = node[1] if is_logical or node[0].is_known else plain(node[1])
-    return reader.call(function, node[0], second)  # type: ignore[no-any-return]
+    result: OnnxValue = reader.call(function, node[0], second)
+    return in_type(reader, result, node[0].dtype) if node.op in ("Pow", "Sub") else result
 
 
 def plain(value: OnnxValue) -> Any:
@@ -132,7 +134,7 @@ def cumsum(reader: Reader, node: OnnxNode) -> OnnxValue:
     if node.attribute("exclusive", 0) or node.attribute("reverse", 0):
         raise node.wrong("is exclusive or reversed, which cannot be read")
     axis = node.axis(axis=(node.numbers(1, "axis") or [0])[0])
-    return reader.call(torch.cumsum, node[0], axis)  # type: ignore[no-any-return]
+    return in_type(reader, reader.call(torch.cumsum, node[0], axis), node[0].dtype)
 
 
 @reads("BitShift")

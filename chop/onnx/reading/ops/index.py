@@ -14,6 +14,7 @@ from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue, Size, is_constant, known
 
+FAR = 2**31 - 1  # exporters write this or more for the end of a dimension
 MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
@@ -71,10 +72,13 @@ def _slice(node: OnnxNode, size: Size, start: Size, end: Size, step: int) -> sli
 
 
 def _place(node: OnnxNode, size: Size, bound: Size) -> int | None:
-    """Return a bound as a number; None if it lies at or beyond the end in both trials."""
+    """Return a bound as a number; None if it lies at or beyond the end for all sizes."""
+    is_free, is_fixed_bound = size[0] != size[1], bound[0] == bound[1]
+    if is_free and is_fixed_bound and abs(bound[0]) < FAR:
+        return bound[0]
     if all(b >= s for b, s in zip(bound, size, strict=True)):
         return None
-    if bound[0] == bound[1]:
+    if is_fixed_bound:
         return max(bound[0], -max(size)) if bound[0] < 0 else bound[0]
     from_end = [b - s for b, s in zip(bound, size, strict=True)]
     if from_end[0] == from_end[1] < 0:
@@ -87,6 +91,9 @@ def _turned(
 ) -> tuple[OnnxValue, Size, Size, int]:
     """Return the reversed dimension, and the bounds in it."""
     sizes = x.sizes[axis]
+    is_whole = start[0] in (-1, max(start[0], FAR)) and max(end) <= -FAR
+    if sizes[0] != sizes[1] and not is_whole:
+        raise node.wrong("goes back over a part of a size that is free; export it with fixed sizes")
     bounds = []
     for bound in (start, end):
         pair = [

@@ -45,6 +45,8 @@ def max_pool(reader: Reader, node: OnnxNode) -> OnnxValue:
     data, pads = node[0], first
     # torch takes even padding up to half of a window
     if first != last or any(2 * p > k for p, k in zip(first, window.kernel, strict=True)):
+        if node.attribute("ceil_mode", 0):
+            raise node.wrong("has ceil_mode with uneven padding, which cannot be read")
         data, pads = pad_sides(reader, data, (first, last), -math.inf), [0] * dims
     layer = MAX[dims](
         window.kernel, window.strides, tuple(pads), window.dilations,

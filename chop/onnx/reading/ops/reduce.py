@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from chop.onnx.reading.ops.shape import in_type
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue
@@ -43,16 +44,16 @@ def reduced(reader: Reader, node: OnnxNode) -> OnnxValue:
     before, function, after = REDUCTIONS[node.op]
     keep, x = bool(node.attribute("keepdims", 1)), node[0]
     axes = node.numbers(1, "axes") or node.attribute("axes")
-    if not axes and node.attribute("noop_with_empty_axes", 0):
-        return x
     dims = sorted(node.axis(axis=axis) for axis in axes) if axes else list(range(x.rank))
+    if not axes and node.attribute("noop_with_empty_axes", 0):
+        dims = []
     x = x if before is None else before(reader, x)
     if function is torch.prod:
         for dim in reversed(dims):
             x = reader.call(torch.prod, x, dim, keep)
     elif dims:
         x = reader.call(function, x, dims, keep)
-    return x if after is None else after(reader, x)
+    return in_type(reader, x if after is None else after(reader, x), node[0].dtype)
 
 
 @reads("ArgMax", "ArgMin")

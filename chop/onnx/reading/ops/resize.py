@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from chop.onnx.reading.reader import Reader
@@ -20,6 +22,8 @@ def resize(reader: Reader, node: OnnxNode) -> OnnxValue:
         raise node.wrong(f"has the mode {mode!r:.20}; only nearest and linear can be read")
     if node.attribute("antialias", 0) or node.has("axes"):
         raise node.wrong("has antialias or axes, which cannot be read")
+    if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise node.wrong("keeps the ratio of the sizes, which cannot be read; give exact sizes")
     scales, sizes = _scales(node)
     way = node.attribute("coordinate_transformation_mode", _default(reader, node))
     corners: bool | None = None
@@ -34,11 +38,19 @@ def resize(reader: Reader, node: OnnxNode) -> OnnxValue:
         ways = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}
         if way not in ways:
             raise node.wrong(f"has the mode {way}, which torch does not have for linear")
+        to_one = any(_length(node, place, scales, sizes) == 1 for place in range(x.rank - 2))
+        if way == "pytorch_half_pixel" and to_one:  # takes the first number, not the middle
+            raise node.wrong("resizes to a size of 1 by pytorch_half_pixel, which torch does not")
         corners = ways[way]
     kind = "nearest" if mode == "nearest" else LINEAR[x.rank]
     factor = None if scales is None else tuple(scales)
     layer = nn.Upsample(sizes, factor, kind, corners)
     return reader.layer(layer, x)  # type: ignore[no-any-return]
+
+
+def _length(node: OnnxNode, place: int, scales: list[float] | None, sizes: Any) -> int:
+    """Return the size of a dimension behind the channels, after the resize."""
+    return int(sizes[place]) if scales is None else int(node[0].sizes[2 + place][0] * scales[place])
 
 
 def _default(reader: Reader, node: OnnxNode) -> str:

@@ -237,14 +237,15 @@ def arange(reader: Reader, node: OnnxNode) -> OnnxValue:
 @reads("Cast")
 def cast(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a change of the type."""
-    return _cast(reader, node[0], torch_type(node.attribute("to", 0), node.label))
+    return in_type(reader, node[0], torch_type(node.attribute("to", 0), node.label))
 
 
 @reads("CastLike")
 def cast_like(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a change to the type of another tensor."""
-    return _cast(reader, node[0], node[1].dtype)
+    return in_type(reader, node[0], node[1].dtype)
 
 
-def _cast(reader: Reader, x: OnnxValue, dtype: torch.dtype) -> OnnxValue:
+def in_type(reader: Reader, x: OnnxValue, dtype: torch.dtype) -> OnnxValue:
+    """Return a value in a type; torch adds int32 in int64, and raises whole numbers in float."""
     return x if x.dtype == dtype else reader.method("to", x, dtype)

@@ -58,6 +58,8 @@ class OpCall:
             own = node.target.own_arguments
             self.kwargs = {key: v for key, v in self.kwargs.items() if key not in own}
         self.rounding = writer.rounding(node)
+        if self.kwargs.pop("out", None) is not None:
+            raise self.refusal("writes to the tensor `out`; use its result instead")
 
     @property
     def module(self) -> nn.Module | None:

@@ -12,6 +12,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.onnx import save_model
+from chop.onnx.metadata import ACCURACY_KEY, FORMAT_KEY, FORMATS_KEY, NETWORK_KEY, VERSION_KEY
 from chop.onnx.targets import ExportFormat
 from chop.options import Share
 from chop.passes.base import PassArgsError, graph_pass
@@ -69,17 +70,17 @@ def _facts(
     graph: MaseGraph, format: ExportFormat, accuracy: float | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the metadata of a file, and what its user should know."""
-    facts = {"mase.format": format, "mase.version": __version__}
+    facts = {FORMAT_KEY: format, VERSION_KEY: __version__}
     if accuracy is not None:
-        facts["mase.accuracy"] = str(accuracy)
+        facts[ACCURACY_KEY] = str(accuracy)
     if format == "onnx":
         return facts, ()
-    facts["mase.formats"] = json.dumps(_configs(graph))
+    facts[FORMATS_KEY] = json.dumps(_configs(graph))
     try:
         integers = graph.to_integers()
     except PassArgsError as error:
         return facts, (f"there is no integer graph to compare the file with: {error}",)
-    facts["mase.network"] = graph_digest(integers)
+    facts[NETWORK_KEY] = graph_digest(integers)
     widest = max(integers.accumulator_widths.values(), default=0)
     if format == "integer" or widest <= EXACT_BITS:
         return facts, ()

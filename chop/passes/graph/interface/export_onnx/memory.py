@@ -63,5 +63,6 @@ def homes_of(known: KnownGraph) -> dict[fx.Node, fx.Node]:
         calls = node.op in ("call_function", "call_method", "call_module")
         sources = node.all_input_nodes
         shares = calls and sources and (known.op(node) in VIEWS or writes_to_input(node, known))
-        homes[node] = homes[sources[0]] if shares else node
+        source = known.shared.get(node) if calls else None
+        homes[node] = homes[source or sources[0]] if source or shares else node
     return homes

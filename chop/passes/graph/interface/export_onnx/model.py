@@ -11,9 +11,9 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
 from chop.onnx import ModelBuilder
+from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
-from chop.passes.graph.interface.export_onnx.qonnx import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.quantized import (
     FloatReader,
     QuantizedOperands,
@@ -46,7 +46,10 @@ def onnx_model(
             _refuse_float(layers_in_float(graph), target)
             raise
         outputs = _output_names(graph, len(integers.outputs))
-        return integer_model(integers, name=name, metadata=metadata, outputs=outputs)
+        try:
+            return integer_model(integers, name=name, metadata=metadata, outputs=outputs)
+        except NotImplementedError as error:  # an op that has no integer nodes
+            raise ExportError(str(error)) from error
     known = observed(graph)
     _check_layers(known, target)
     nodes = quantizing_nodes(target)

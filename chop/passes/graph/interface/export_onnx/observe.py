@@ -40,6 +40,8 @@ class KnownGraph:
     batch: int | None  # a size of the batch; None if the graph only runs with one
     facts: dict[fx.Node, Any] = field(default_factory=dict)
     constants: dict[fx.Node, Any] = field(default_factory=dict)
+    shared: dict[fx.Node, fx.Node] = field(default_factory=dict)  # whose memory a result is in
+    unclear: set[fx.Node] = field(default_factory=set)  # numbers that may depend on the batch
 
     def op(self, node: fx.Node) -> str:
         """Return the name of a node's op in the table."""
@@ -55,15 +57,26 @@ def observed(graph: MaseGraph) -> KnownGraph:
     tensors = [facts for facts in inputs if isinstance(facts, TensorFacts)]
     batch: Any = next((facts.shape[0] for facts in tensors if facts.shape), None)
     runs = _runs(model, inputs, batch)
-    found = KnownGraph(model, batch if len(runs) == 2 else None)
+    found = KnownGraph(model, batch if len(runs) == 2 else None, shared=runs[0].shared)
     for node in model.graph.nodes:
         try:
             found.facts[node] = merged_facts(runs[0].facts[node], runs[-1].facts[node])
         except ExportError as error:
             raise ExportError(f"node {node.name!r} {error}; let it give one number") from error
+        if _is_unclear(node, found):
+            found.unclear.add(node)
         if _is_constant(node, found, runs[0]):
             found.constants[node] = runs[0].kept[node]
     return found
+
+
+def _is_unclear(node: fx.Node, found: KnownGraph) -> bool:
+    """Return whether a number is computed from the batch, but is not a size that differs by it.
+
+    Half of the batch is 1 for batches of 2 and of 3, and 1 / batch is not a whole number.
+    """
+    sized = any(isinstance(found.facts[n], DynamicSize) for n in node.all_input_nodes)
+    return sized and isinstance(found.facts[node], bool | int | float)
 
 
 def _is_constant(node: fx.Node, found: KnownGraph, run: _Recorder) -> bool:
@@ -141,12 +154,18 @@ class _Recorder(GraphRunner):
         super().__init__(model)
         self.facts: dict[fx.Node, Any] = {}
         self.kept: dict[fx.Node, Any] = {}
+        self.shared: dict[fx.Node, fx.Node] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        before = {source: _memory(self.env[source]) for source in n.all_input_nodes}
         result = super().run_node(n)
         self.facts[n] = with_leaves(_opened(result), _facts_of)
         if self._is_fixed(n):
-            self.kept[n] = result
+            self.kept[n] = with_leaves(result, _copy)  # later nodes may write to it
+        own = _memory(result)
+        for source, memory in before.items():
+            if memory & own:
+                self.shared.setdefault(n, source)
         return result
 
     def _is_fixed(self, node: fx.Node) -> bool:
@@ -156,6 +175,16 @@ class _Recorder(GraphRunner):
         if node.op != "output" and is_fact(identify(node, layer).name):
             return not _has_tensors(self.facts[node])
         return all(n in self.kept or n.op == "get_attr" for n in node.all_input_nodes)
+
+
+def _memory(value: Any) -> set[int]:
+    """Return where the tensors of a value are stored; a view shares its memory with another."""
+    tensors = (leaf for leaf in _leaves(_opened(value)) if isinstance(leaf, Tensor))
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _opened(value: Any) -> Any:

@@ -175,7 +175,16 @@ class Qdq:
     # --- constants
 
     def constant(self, call: OpCall, grid: CodedConstant, name: str) -> str:
-        """Return a constant as integers with a DequantizeLinear node."""
+        """Return a constant as integers with a DequantizeLinear node.
+
+        One of more than 16 bits is in float: onnxruntime has no integer kernels for it, and fails
+        to load a network in which its optimiser finds such weights after activations of 8 bits.
+        """
+        if grid.width > LARGEST:
+            return call.builder.constant(grid.values(), name)
+        return self._integers(call, grid, name)
+
+    def _integers(self, call: OpCall, grid: CodedConstant, name: str) -> str:
         dtype = storage_type(grid.width, grid.signed, small=not self.clip)
         codes = call.builder.constant(grid.codes.astype(dtype), name)
         scale = call.builder.constant(grid.scale, f"{name}_scale")
@@ -201,13 +210,15 @@ class Qdq:
         grid = None if product is None else _bias_grid(values, product)
         if grid is None:
             return call.builder.constant(values, name), True
-        return self.constant(call, grid, name), False
+        return self._integers(call, grid, name), False
 
 
 def _bias_grid(values: Any, product: Any) -> CodedConstant | None:
     """Return a bias in steps of the products, or None if it is not a multiple of them."""
+    if product.shape not in ((), values.shape):  # as of the groups of a transposed convolution
+        return None
     codes = np.rint(values.astype(np.float64) / product)
-    scale = np.broadcast_to(product, values.shape).copy() if product.ndim else product
+    scale = product
     if np.abs(codes).max(initial=0) >= 2**31:
         return None
     if not np.array_equal(codes.astype(np.float32) * scale, values):

@@ -10,13 +10,13 @@ from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
 from chop.numerics.binary import Binary
 from chop.numerics.integer import Integer
+from chop.onnx.metadata import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
-__all__ = ["QONNX_DOMAIN", "QonnxNodes"]
+__all__ = ["QonnxNodes"]
 
-QONNX_DOMAIN = "qonnx.custom_op.general"
 ROUNDINGS = {"even": "ROUND", "floor": "FLOOR"}
 
 

@@ -62,6 +62,7 @@ class GraphWriter:
         """Add all nodes to the builder; ops without a function are refused together."""
         needed = self._needed()
         self._check_ops(needed)
+        self._check_sizes(needed)
         check_writes(self.known, needed)
         for node in self.known.model.graph.nodes:
             if node.op == "placeholder":
@@ -114,6 +115,14 @@ class GraphWriter:
             return
         told = "; ".join(f"{op} ({', '.join(names)})" for op, names in missing.items())
         raise ExportError(f"no ONNX is known for these ops: {told}; replace or remove them")
+
+    def _check_sizes(self, needed: set[fx.Node]) -> None:
+        unclear = [node.name for node in self.known.model.graph.nodes if node in self.known.unclear]
+        if used := [name for name in unclear if name in {node.name for node in needed}]:
+            raise ExportError(
+                f"node {used[0]!r} computes a number from the size of the batch, which a file "
+                f"cannot hold; compute with sizes that are fixed"
+            )
 
     # --- inputs and outputs
 
@@ -173,15 +182,16 @@ class GraphWriter:
     # --- nodes
 
     def _node(self, node: fx.Node) -> None:
+        if node.op == "get_attr":
+            self.values[node] = deepgetattr(self.known.model, str(node.target))
+            return
         if node in self.known.constants:
             self.values[node] = self.known.constants[node]
-        elif node.op == "get_attr":
-            self.values[node] = deepgetattr(self.known.model, str(node.target))
         elif self.known.op(node) not in (*SKIPPED, *NAMED):
             self.values[node] = self._called(node)
-            if writes_to_input(node, self.known):
-                written = dict.fromkeys(written_nodes(node, self.known), self.values[node])
-                self.values.update(written)
+        if node in self.values and writes_to_input(node, self.known):
+            written = dict.fromkeys(written_nodes(node, self.known), self.values[node])
+            self.values.update(written)
 
     def _called(self, node: fx.Node) -> Any:
         start, call = len(self.builder.nodes), OpCall(self, node)

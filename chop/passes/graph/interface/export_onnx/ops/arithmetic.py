@@ -99,8 +99,9 @@ def floor_divide(call: OpCall) -> str:
 def remainder(call: OpCall) -> str:
     a, b, dtype = both(call, call.out.dtype)
     name = getattr(call.node.target, "__name__", str(call.node.target))
-    if name == "fmod" or not dtype.is_floating_point:
-        return call.add("Mod", a, b, fmod=int(name == "fmod"))
+    truncates = name.startswith("fmod")
+    if truncates or not dtype.is_floating_point:
+        return call.add("Mod", a, b, fmod=int(truncates))
     rest = call.add("Mod", a, b, fmod=1)
     return call.add("Add", rest, call.add("Mul", b, _signs_differ(call, rest, b, dtype)))
 
@@ -189,12 +190,15 @@ def clamp(call: OpCall) -> str:
         low, high = None, call.arg(1, "max")
     have, want = call.given_facts().dtype, call.out.dtype
     x = call.cast(call.x(), have, want)
+    if all(b is None or isinstance(b, int | float) for b in (low, high)):
+        limits = ["" if b is None else call.constant(b, want) for b in (low, high)]
+        return call.add("Clip", x, *limits)
     for bound, op in ((low, "Max"), (high, "Min")):
-        if isinstance(bound, OnnxTensor | Tensor | OnnxSize):
-            bound_name = call.cast(call.value(bound), call.facts_of(bound).dtype, want)
-            x = call.add(op, x, bound_name)
-    limits = ["" if not isinstance(b, int | float) else call.constant(b, want) for b in (low, high)]
-    return call.add("Clip", x, *limits) if any(limits) else x
+        if bound is not None:
+            number = isinstance(bound, int | float)
+            have = want if number else call.facts_of(bound).dtype
+            x = call.add(op, x, call.cast(call.value(bound, None, want), have, want))
+    return x
 
 
 @writes("addcmul", "addcdiv")

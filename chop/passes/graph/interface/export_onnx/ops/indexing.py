@@ -19,7 +19,7 @@ def getitem(call: OpCall) -> Any:
     value, index = call.arg(0), call.arg(1)
     if not isinstance(value, OnnxTensor | Tensor):
         return value[call.plain(index, "index")]
-    items = [*index] if isinstance(index, tuple | list) else [index]
+    items = [_listed(item) for item in (index if isinstance(index, tuple) else (index,))]
     rank = len(call.facts_of(value).shape)
     taken = sum(item is not None and item is not Ellipsis for item in items)
     if Ellipsis not in [item for item in items if not isinstance(item, OnnxTensor | Tensor)]:
@@ -27,6 +27,12 @@ def getitem(call: OpCall) -> Any:
     place = next(i for i, item in enumerate(items) if item is Ellipsis)
     items[place : place + 1] = [slice(None)] * (rank - taken)
     return _indexed(call, call.x(), items)
+
+
+def _listed(item: Any) -> Any:
+    """Return an index; a list of numbers stands for a tensor."""
+    plain = isinstance(item, list) and all(isinstance(number, int) for number in item)
+    return torch.tensor(item) if plain else item
 
 
 def _indexed(call: OpCall, x: str, items: list[Any]) -> str:
@@ -57,6 +63,10 @@ def _indexed_by_several(call: OpCall, x: str, items: list[Any]) -> str:
     """Return x[items] with several tensors among the items, which are broadcast together."""
     if any(item is None for item in items):
         raise call.refusal("adds a dimension while it indexes by several tensors; use unsqueeze")
+    for dim, item in reversed([*enumerate(items)]):  # torch takes single numbers first
+        if not isinstance(item, slice | OnnxTensor | Tensor):
+            x = call.add("Gather", x, call.value(item, None, "int64"), axis=dim)
+    items = [item for item in items if isinstance(item, slice | OnnxTensor | Tensor)]
     for dim, item in enumerate(items):
         x = _part(call, x, dim, item) if isinstance(item, slice) else x
     indexed = [dim for dim, item in enumerate(items) if not isinstance(item, slice)]
@@ -106,6 +116,8 @@ def gather(call: OpCall) -> str:
 def scatter(call: OpCall) -> str:
     dim, index = call.plain(call.arg(1, "dim"), "dim"), call.arg(2, "index")
     source = call.arg(3, "src", "value")
+    if call.kwargs.get("reduce") is not None:
+        raise call.refusal("reduces what it writes to one place; write each place once")
     if not isinstance(source, OnnxTensor | Tensor):
         raise call.refusal("writes one number to many places; give a tensor")
     names = call.x(), call.value(index), call.value(source)

@@ -96,6 +96,8 @@ def group_norm(call: OpCall) -> str:
 @writes("local_response_norm")
 def local_response_norm(call: OpCall) -> str:
     size = call.setting("size", 1)
+    if size % 2 == 0:
+        raise call.refusal("has a window of an even size, which ONNX places elsewhere; use odd")
     alpha, beta = call.setting("alpha", 2, 1e-4), call.setting("beta", 3, 0.75)
     return call.add(
         "LRN", call.x(), size=size, alpha=alpha, beta=beta, bias=call.setting("k", 4, 1.0)

@@ -108,8 +108,9 @@ def _uneven(call: OpCall, x: str, rank: int, how: str) -> str:
 def lp_pool(call: OpCall) -> str:
     rank = pool_rank(call)
     order = call.setting("norm_type", 1)
-    if call.setting("ceil_mode", 4, False) or int(order) != order:
-        raise call.refusal("has ceil_mode or an order that is not whole; use neither")
+    if call.setting("ceil_mode", 4, False) or order % 2:
+        # torch adds powers of the numbers, ONNX powers of their absolute values
+        raise call.refusal("has ceil_mode or an order that is not even; use neither")
     kernel = one_each(call.setting("kernel_size", 2), rank)
     stride = call.setting("stride", 3, None)
     stride = kernel if stride is None else one_each(stride, rank)
@@ -140,13 +141,8 @@ def pad(call: OpCall) -> str:
 
 @writes("interpolate", "upsample")
 def interpolate(call: OpCall) -> str:
-    names = ("size", "scale_factor", "mode", "align_corners")
-    size, scale, mode, aligned = (
-        call.setting(name, place, default)
-        for name, place, default in zip(
-            names, (1, 2, 3, 4), (None, None, "nearest", None), strict=True
-        )
-    )
+    scale, mode = call.setting("scale_factor", 2, None), call.setting("mode", 3, "nearest")
+    aligned = call.setting("align_corners", 4, None)
     kinds = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear",
              "bicubic": "cubic"}  # fmt: skip
     if mode not in kinds or call.kwargs.get("antialias"):
@@ -158,15 +154,19 @@ def interpolate(call: OpCall) -> str:
         extra |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if mode == "bicubic":
         extra["cubic_coeff_a"] = -0.75
-    if scale is None or any(n is not None for n in call.out.shape[2:]):
-        sizes = [n if n is not None else 0 for n in call.out.shape[2:]]
-        if 0 in sizes:
-            raise call.refusal("resizes to a size that depends on the batch; give it a fixed size")
-        del size
-        return call.add(
-            "Resize", call.x(), "", "", call.ints(*sizes), axes=[*range(2, rank + 2)], **extra
-        )
-    raise call.refusal("resizes to a size that depends on the batch; give it a fixed size")
+    have, sizes = call.given_facts().shape[2:], call.out.shape[2:]
+    if None in sizes or None in have:
+        raise call.refusal("resizes to a size that depends on the batch; give it a fixed size")
+    if scale is not None and not aligned and not call.setting("recompute_scale_factor", 5, None):
+        factors = [scale] * rank if isinstance(scale, int | float) else scale
+        exact = all(n * f == m for n, f, m in zip(have, factors, sizes, strict=True))
+        if not exact:  # torch steps by the factor, and ONNX by the quotient of the sizes
+            raise call.refusal(
+                "resizes by a factor to sizes that are not whole; give a size, or "
+                "recompute_scale_factor=True"
+            )
+    axes = [*range(2, rank + 2)]
+    return call.add("Resize", call.x(), "", "", call.ints(*sizes), axes=axes, **extra)  # type: ignore[arg-type]
 
 
 @writes("pixel_shuffle")

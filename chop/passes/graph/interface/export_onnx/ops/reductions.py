@@ -55,21 +55,20 @@ def extreme(call: OpCall) -> Any:
 @writes("argmax", "argmin")
 def arg_extreme(call: OpCall) -> str:
     dims, keep = _dims(call)
-    x, axis = call.x(), 0
-    if dims is None:
-        x = call.add("Reshape", x, call.ints(-1))
-    else:
-        axis = dims[0]
-    return call.add("ArgMax" if call.op == "argmax" else "ArgMin", x, axis=axis, keepdims=int(keep))
+    op = "ArgMax" if call.op == "argmax" else "ArgMin"
+    if dims is not None:
+        return call.add(op, call.x(), axis=dims[0], keepdims=int(keep))
+    flat = call.add("Reshape", call.x(), call.ints(-1))
+    return call.reshape(call.add(op, flat, axis=0, keepdims=0))
 
 
 @writes("var", "std", "var_mean", "std_mean")
 def variance(call: OpCall) -> Any:
-    dims, keep = _dims(call)
-    second = call.arg(1, "dim", default=None)
-    if isinstance(second, bool):
-        raise call.refusal("takes `unbiased` by place; give dim and correction by name")
-    less = call.kwargs.get("correction", call.kwargs.get("unbiased", True))
+    dims, _ = _dims(call)
+    if isinstance(call.arg(1, "dim", default=None), bool):
+        raise call.refusal("takes `unbiased` in the place of dim; give both by name")
+    less = call.arg(2, "correction", "unbiased", default=True)  # before keepdim, unlike others
+    keep = bool(call.arg(3, "keepdim", default=False))
     sizes = call.given_facts().shape
     count = [sizes[d] for d in (range(len(sizes)) if dims is None else dims)]
     if None in count:
@@ -95,6 +94,11 @@ def norm(call: OpCall) -> str:
     if p not in (1, 2, math.inf):
         raise call.refusal(f"is the norm of order {p}; use 1 or 2")
     dims, keep = _dims(call, 2)
+    function = getattr(call.node.target, "__name__", "")
+    has_order = isinstance(call.arg(1, "ord", default=None), int | float)
+    by_rank = function.startswith("linalg_norm") and has_order and len(dims or ()) != 1
+    if by_rank or "matrix_norm" in function:
+        raise call.refusal("may be the norm of a matrix; use torch.linalg.vector_norm")
     axes = call.ints(*(range(call.rank) if dims is None else dims))
     return reduced_norm(call, call.x(), p, axes, keep)
 

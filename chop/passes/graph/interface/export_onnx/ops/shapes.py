@@ -129,7 +129,8 @@ def cat(call: OpCall) -> str:
 @writes("stack", "hstack", "vstack")
 def stack(call: OpCall) -> str:
     values = call.arg(0, "tensors")
-    names, ranks = [call.value(v) for v in values], len(call.facts_of(values[0]).shape)
+    names = [call.cast(call.value(v), call.facts_of(v).dtype, call.out.dtype) for v in values]
+    ranks = len(call.facts_of(values[0]).shape)
     if call.op == "hstack":
         return call.add("Concat", *names, axis=0 if ranks == 1 else 1)
     dim = 0 if call.op == "vstack" else call.plain(call.arg(1, "dim", default=0), "dim")
@@ -176,7 +177,8 @@ def narrow(call: OpCall) -> str:
     dim, start, length = (call.arg(i, n) for i, n in ((1, "dim"), (2, "start"), (3, "length")))
     if not isinstance(start, int) or not isinstance(length, int):
         raise call.refusal("takes a part whose place depends on the batch; use slices")
-    return sliced(call, call.x(), dim, start, start + length)
+    stop = start + length
+    return sliced(call, call.x(), dim, start, MOST if start < 0 == stop else stop)
 
 
 @writes("select")
@@ -209,8 +211,12 @@ def roll(call: OpCall) -> str:
     pairs = [(shifts, dims)] if isinstance(dims, int) else list(zip(shifts, dims, strict=True))
     x = call.x()
     for shift, dim in pairs:
-        last = sliced(call, x, dim, -shift, MOST) if shift else x
-        x = call.add("Concat", last, sliced(call, x, dim, 0, -shift), axis=dim) if shift else x
+        size = call.given_facts().shape[dim]
+        if size is None or not isinstance(shift, int):
+            raise call.refusal("rolls the batch, or by a computed number; use a fixed size")
+        if shift % size:
+            last = sliced(call, x, dim, -(shift % size), MOST)
+            x = call.add("Concat", last, sliced(call, x, dim, 0, -(shift % size)), axis=dim)
     return x
 
 
