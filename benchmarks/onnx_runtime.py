@@ -3,9 +3,9 @@
 python benchmarks/onnx_runtime.py                    # vgg7 and resnet18, batches of 1 and 32
 python benchmarks/onnx_runtime.py --networks vgg7 --threads 2
 
-Batch norms are folded, and linear layers and convolutions have 8-bit fixed point. Weights are
+Batch norms are folded, and linear layers, convolutions and sums have 8-bit fixed point. Weights are
 random, which does not change the time. All ways take turns, and each number is a median. The last
-columns are the layers of the file `qdq` that run in float, of all.
+column has the layers of the file `qdq` that run in float, of all.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def quantised(graph: MaseGraph) -> MaseGraph:
     config: dict[str, Any] = {"name": "integer"}
     for operand, (width, fraction) in WIDTHS.items():
         config |= {f"{operand}_width": width, f"{operand}_frac_width": fraction}
-    kinds = {kind: {"config": config} for kind in ("linear", "conv2d")}
+    kinds = ("linear", "conv2d", "add")  # a sum in float would keep the layers before it in float
     copy = graph.clone()
-    run_pass("quantize", copy, {"by": "type", **kinds})
+    run_pass("quantize", copy, {"by": "type", **{kind: {"config": config} for kind in kinds}})
     return copy
 
 

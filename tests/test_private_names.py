@@ -174,9 +174,9 @@ def test_without_the_assumptions_of_torch_export_a_capture_is_refused():
 # what starts with an underscore and is not a name of another library
 OURS = re.compile(r"_(transform|analysis|interface)_pass|_(quantizer|hooks|change|grad)|_sym_\w+")
 OURS_TOO = """
-    _adapters _adaptive_avg_pool _address _clip _constant _dataloader _dataset _enable _epoch _exit _finer
-    _frac_width _getframe _l _l0 _lower _mask _metadata _movement _narrow _proj_weight _reverse
-    _tensor_constant _transformed_layers _upper _valid _wrap _zero_fraction
+    _adapters _adaptive_avg_pool _address _clip _constant _dataloader _dataset _enable _epoch _exit
+    _finer _frac_width _getframe _l _l0 _lower _mask _metadata _movement _narrow _proj_weight
+    _reverse _tensor_constant _transformed_layers _upper _valid _wrap _zero_fraction
 """
 
 
