@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from chop.actions.help_panels import HelpPanel
 from chop.actions.onnx_models import RunnableFormat
 from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
 from chop.files import default_project_dir, is_onnx_file
@@ -34,23 +35,6 @@ TASKS = {
     "tran": "translation",
     "lm": "language_modeling",
 }
-
-
-class HelpPanel:
-    """The panels of `--help`, in the order shown."""
-
-    MAIN = "Main arguments"
-    GENERAL = "General options"
-    TRAINER = "Trainer options"
-    RUNTIME = "Runtime environment options"
-    LANGUAGE = "Language model options"
-    SEARCH = "Search options"
-    HARDWARE = "Hardware options"
-    EXPORT = "Export options"
-    VERIFICATION = "Verification options"
-    PROJECT = "Project options"
-    INFORMATION = "Information"
-    FILE = "Tables of the TOML file"
 
 
 Main = functools.partial(Opt, group=HelpPanel.MAIN, flags=())

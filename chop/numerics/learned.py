@@ -54,7 +54,7 @@ def _by_kernel_or_torch(
 ) -> Tensor:
     places = fast.kernel_places(x, integer_bits, frac_bits)
     if places is not None and not torch.jit.is_tracing():  # type: ignore[attr-defined]
-        fused: Tensor = _FusedFixed.apply(x, integer_bits, frac_bits, rule, places)
+        fused: Tensor = _FusedFixed.apply(x, integer_bits, frac_bits, rule, places, False)
         return fused
     result: Tensor = _LearnedFixed.apply(x, integer_bits, frac_bits, rule)
     return result
@@ -175,7 +175,7 @@ class _LearnedFixed(torch.autograd.Function):
         if fast.kernel_places(x, below[0], below[1]) is None and len(x):
             places = fast.kernel_places(x[0], i[0], f[0])
             if places is not None:
-                fused: Tensor = _FusedNetworks.apply(x, i, f, rule, places)
+                fused: Tensor = _FusedFixed.apply(x, i, f, rule, places, True)
                 return fused, 0
         return _by_kernel_or_torch(x, below[0], below[1], rule), 0
 
@@ -221,7 +221,10 @@ def _below_networks(bits: Tensor, rank: int) -> Tensor:
 
 
 class _FusedFixed(torch.autograd.Function):
-    """The same for plain tensors, in one pass over memory."""
+    """The same for plain tensors, in one pass over memory.
+
+    With `several` networks, their numbers and bits lie one after the other.
+    """
 
     @staticmethod
     def forward(
@@ -231,41 +234,20 @@ class _FusedFixed(torch.autograd.Function):
         frac_bits: Tensor,
         rule: LearnedRule,
         places: Places,
+        several: bool,
     ) -> Tensor:
-        ctx.rule, ctx.places = rule, places
+        ctx.rule, ctx.places, ctx.several = rule, places, several
         ctx.save_for_backward(x, integer_bits, frac_bits)
-        return fast.rounded(x, integer_bits, frac_bits, places, rule)
+        rounded = fast.rounded_networks if several else fast.rounded
+        return rounded(x, integer_bits, frac_bits, places, rule)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, integer_bits, frac_bits = ctx.saved_tensors
-        found = fast.gradients(x, grads[0], integer_bits, frac_bits, ctx.places, ctx.rule)
-        return (*found, None, None)
-
-
-class _FusedNetworks(torch.autograd.Function):
-    """The same for several networks, whose numbers and bits lie one after the other."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        integer_bits: Tensor,
-        frac_bits: Tensor,
-        rule: LearnedRule,
-        places: Places,
-    ) -> Tensor:
-        ctx.rule, ctx.places = rule, places
-        ctx.save_for_backward(x, integer_bits, frac_bits)
-        return fast.rounded_networks(x, integer_bits, frac_bits, places, rule)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        x, i, f = ctx.saved_tensors
-        found = fast.gradients_of_networks(x, grads[0], i, f, ctx.places, ctx.rule)
-        return (*found, None, None)
+        gradients = fast.gradients_of_networks if ctx.several else fast.gradients
+        found = gradients(x, grads[0], integer_bits, frac_bits, ctx.places, ctx.rule)
+        return (*found, None, None, None)
 
 
 def _summed(grad: Tensor, like: Tensor) -> Tensor:
