@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,47 +14,19 @@ from chop.actions import emit, simulate
 from chop.hardware.circuit import Circuit
 from chop.hardware.waves import read_waves
 from chop.ir import MaseGraph
-from chop.models.base import MODELS
 from chop.passes import Pipeline
 
-rtl = pytest.mark.rtl
-OWN = """
-from torch import nn
-from chop.models import model
+from .own_network import saved_network
 
-@model("circuits-own")
-def build(info):
-    return nn.Sequential(nn.Linear(info.num_features, 3), nn.ReLU(), nn.Linear(3, info.num_classes))
-"""
-ROWS = "a,b,kind\n" + "".join(f"{i % 7},{i % 5},{'yes' if i % 2 else 'no'}\n" for i in range(60))
-FORMATS = """
-[passes.quantize]
-by = "type"
-[passes.quantize.default.config]
-name = "integer"
-data_in_width = 6
-data_in_frac_width = 3
-weight_width = 5
-weight_frac_width = 4
-"""
+rtl = pytest.mark.rtl
 
 
 @pytest.fixture
 def network(here, tmp_path):
     """A quantised network in a project with a space in its name, as the words of a command."""
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "rows.csv").write_text(ROWS)
-    (tmp_path / "formats.toml").write_text(FORMATS)
-    words = ["circuits-own", "csv", "--import", tmp_path / "own.py"]
-    words += ["--data-path", tmp_path / "rows.csv", "--cpu", 0]
-    place = ("--project-dir", tmp_path / "my runs", "--project", "p 1")
-    code, out, err = here("transform", *words, "--config", tmp_path / "formats.toml", *place)
-    assert code == 0, out + err
-    saved = tmp_path / "my runs" / "p 1" / "software" / "transform" / "transformed_ckpt"
-    yield [*words, "--load", saved]
-    MODELS._items.pop("circuits-own", None)
-    for name in [name for name in sys.modules if name.startswith("mase_user_own_")]:
-        del sys.modules[name]
+    place = {"runs": "my runs", "project": "p 1"}
+    with saved_network(here, tmp_path, "circuits-own", **place) as (words, saved):
+        yield [*words, "--load", saved]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 
 import pytest
@@ -11,46 +10,16 @@ from torch import nn
 
 from chop.actions import export
 from chop.ir import MaseGraph
-from chop.models.base import MODELS
 from chop.passes import Pipeline
 
-OWN = """
-from torch import nn
-from chop.models import model
-
-@model("exports-own")
-def build(info):
-    return nn.Sequential(nn.Linear(info.num_features, 3), nn.ReLU(), nn.Linear(3, info.num_classes))
-"""
-ROWS = "a,b,kind\n" + "".join(f"{i % 7},{i % 5},{'yes' if i % 2 else 'no'}\n" for i in range(60))
-FORMATS = """
-[passes.quantize]
-by = "type"
-[passes.quantize.default.config]
-name = "integer"
-data_in_width = 8
-data_in_frac_width = 3
-weight_width = 5
-weight_frac_width = 4
-"""
+from .own_network import saved_network
 
 
 @pytest.fixture
 def words(here, tmp_path):
     """A quantised network, as the words of a command."""
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "rows.csv").write_text(ROWS)
-    (tmp_path / "formats.toml").write_text(FORMATS)
-    words = ["exports-own", "csv", "--import", tmp_path / "own.py"]
-    words += ["--data-path", tmp_path / "rows.csv", "--cpu", 0]
-    place = ("--project-dir", tmp_path / "runs", "--project", "p")
-    code, out, err = here("transform", *words, "--config", tmp_path / "formats.toml", *place)
-    assert code == 0, out + err
-    saved = tmp_path / "runs" / "p" / "software" / "transform" / "transformed_ckpt"
-    yield [*words, "--load", saved]
-    MODELS._items.pop("exports-own", None)
-    for name in [name for name in sys.modules if name.startswith("mase_user_own_")]:
-        del sys.modules[name]
+    with saved_network(here, tmp_path, "exports-own", width=8) as (words, saved):
+        yield [*words, "--load", saved]
 
 
 def facts_of(file):

@@ -1,7 +1,6 @@
 """`ch test --runtime onnxruntime`: the ONNX file has the accuracy of the network, and a latency."""
 
 import json
-import sys
 
 import pytest
 
@@ -9,46 +8,17 @@ pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from chop.ir.graph.saving import load_graph
-from chop.models.base import MODELS
 from chop.onnx import save_model
 from chop.onnx.integers import integer_model
 
-OWN = """
-from torch import nn
-from chop.models import model
-
-@model("runtime-own")
-def build(info):
-    return nn.Sequential(nn.Linear(info.num_features, 4), nn.ReLU(), nn.Linear(4, info.num_classes))
-"""
-ROWS = "a,b,kind\n" + "".join(f"{i % 7},{i % 5},{'yes' if i % 3 else 'no'}\n" for i in range(90))
-FORMATS = """
-[passes.quantize]
-by = "type"
-[passes.quantize.default.config]
-name = "integer"
-data_in_width = 6
-data_in_frac_width = 3
-weight_width = 5
-weight_frac_width = 4
-"""
+from .own_network import saved_network
 
 
 @pytest.fixture
 def network(here, tmp_path):
     """A quantised network that is saved, as the words of a command."""
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "rows.csv").write_text(ROWS)
-    (tmp_path / "formats.toml").write_text(FORMATS)
-    words = ["runtime-own", "csv", "--import", tmp_path / "own.py"]
-    words += ["--data-path", tmp_path / "rows.csv", "--cpu", 0, "--batch-size", 16]
-    place = ("--project-dir", tmp_path / "runs", "--project", "p")
-    code, out, err = here("transform", *words, "--config", tmp_path / "formats.toml", *place)
-    assert code == 0, out + err
-    yield words, tmp_path / "runs" / "p" / "software" / "transform" / "transformed_ckpt"
-    MODELS._items.pop("runtime-own", None)
-    for name in [name for name in sys.modules if name.startswith("mase_user_own_")]:
-        del sys.modules[name]
+    with saved_network(here, tmp_path, "runtime-own") as (words, saved):
+        yield [*words, "--batch-size", 16], saved
 
 
 def metrics_in(folder):
