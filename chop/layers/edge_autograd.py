@@ -16,6 +16,7 @@ from torch import Tensor
 from chop.layers.edge_codes import EdgeGrid, code_gradients, code_sums
 from chop.layers.edge_functions import EdgeFunction
 from chop.layers.edge_sums import EdgeNumbers, Sums, direct_sums
+from chop.layers.edge_training import trained_gradients, trained_sums
 
 Maybe = Sequence[Tensor | None]
 
@@ -98,7 +99,9 @@ class _CodeSums(torch.autograd.Function):
 
     @staticmethod
     def forward(function: EdgeFunction, x: Tensor, *tensors: Tensor | None) -> Any:
-        return _in_groups(functools.partial(_forward, function), EdgeNumbers.of(tensors), x)
+        numbers = EdgeNumbers.of(tensors)
+        found = trained_sums(x, numbers, function)
+        return found or _in_groups(functools.partial(_forward, function), numbers, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -128,8 +131,11 @@ class _CodeGradients(torch.autograd.Function):
     def forward(
         function: EdgeFunction, for_x: bool, grad: Tensor, x: Tensor, *tensors: Tensor | None
     ) -> Any:
-        work = functools.partial(_backward, function, for_x)
-        return _in_groups(work, EdgeNumbers.of(tensors), grad, x)
+        numbers = EdgeNumbers.of(tensors)
+        found = trained_gradients(grad, x, numbers, function, for_x=for_x)
+        if found is not None:
+            return x.new_zeros(len(x)) if found[0] is None else found[0], *found[1]
+        return _in_groups(functools.partial(_backward, function, for_x), numbers, grad, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -1,31 +1,21 @@
 """Rows of tables that samples add up, and that gradients are added to.
 
-The C++ functions of `kernels/edge_rows.cpp` do the work, or torch without a compiler. They are
-built when first needed, which takes a second once per machine, so that a run does not change its
-way of adding halfway.
+The C++ functions of `kernels/edge_rows.cpp` do the work, or torch without a compiler.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import logging
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.libraries import load_library
-from chop.numerics.compiled import FLAGS, find_compiler
+from chop.layers.edge_libraries import edge_library
 from chop.numerics.fast.mode import fused_mode
 
-logger = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).parent / "kernels" / "edge_rows.cpp"
 TYPES = {torch.float32: "float32", torch.float64: "float64"}
 POINTERS = {"summed": 3, "collected": 5, "multiplied": 4}  # arguments that are tensors
 
@@ -94,21 +84,5 @@ def _function(name: str, like: Tensor) -> Any:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    compiler = find_compiler()
-    try:
-        if compiler is None:
-            raise FileNotFoundError("no C++ compiler was found")
-        made_of = (SOURCE.read_text(), *FLAGS, os.path.realpath(compiler), *_features())
-        digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
-        symbols = [f"rows_{name}_{kind}" for name in POINTERS for kind in TYPES.values()]
-        return load_library(f"edges-{digest}", [compiler, *FLAGS, str(SOURCE)], symbols)
-    except (OSError, RuntimeError) as error:
-        logger.debug("no C++ kernels (%s): tables on edges run as plain torch operations", error)
-        return None
-
-
-def _features() -> list[str]:
-    """Return what the processor can do, as machines may share a home directory."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [line for line in lines if line.startswith(("flags", "Features"))][:1]
+    symbols = [f"rows_{name}_{kind}" for name in POINTERS for kind in TYPES.values()]
+    return edge_library("edge_rows", symbols)

@@ -10,7 +10,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from chop.layers import EdgeTable, FrozenEdgeTable, edge_rows
 from chop.layers.edge_autograd import sums_by_codes
-from chop.layers.edge_sums import cell_centres, direct_sums
+from chop.layers.edge_sums import EdgeNumbers, cell_centres, direct_sums
+from chop.layers.edge_training import trained_sums
 from chop.numerics.fast.mode import fused_mode, set_fused
 from chop.numerics.integer import Integer
 from chop.numerics.learned import LearnsBits
@@ -39,7 +40,7 @@ def samples(count=300, n_in=6, seed=1):
     x = 3 * torch.randn(count, n_in, generator=source, dtype=torch.float64)
     x[0] = math.inf
     x[1] = -math.inf
-    x[2] = torch.tensor([-4.0, 4.0, 2.0, 0.0, 0.125, -0.125])[:n_in]
+    x[2, :6] = torch.tensor([-4.0, 4.0, 2.0, 0.0, 0.125, -0.125])[:n_in]
     return x
 
 
@@ -123,6 +124,37 @@ def test_rows_of_tables_are_added_alike_in_c_plus_plus_and_in_torch(dtype, reque
         assert torch.allclose(one, other, atol=1e-4)
     assert torch.allclose(compiled[0], expected, atol=1e-5)
     assert torch.allclose(compiled[3], (rows[index] * grads.unsqueeze(2)).sum(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(6, 4), (6, 20), (7, 9)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_training_step_in_c_plus_plus_has_the_results_and_gradients_of_torch(
+    sizes, seed, request
+):
+    layer, x = layer_of("mlp", *sizes, seed=seed).float(), samples(500, sizes[0]).float()
+    numbers = layer._numbers(x.dtype, known=False)
+    batched = EdgeNumbers.of([None if t is None else t.unsqueeze(0) for t in numbers.tensors])
+    assert trained_sums(x.unsqueeze(0), batched, layer._function) is not None, "it was not built"
+    found, ours = computed(sums_by_codes, layer, x, known=False)
+    request.getfixturevalue("in_torch")
+    expected, theirs = computed(sums_by_codes, layer, x, known=False)
+    assert torch.equal(found, expected)
+    for name, value in theirs.items():
+        scale = float(value.abs().max()) or 1.0
+        assert float((value - ours[name]).abs().max()) <= 2e-6 * scale, name
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    layers = [layer_of(seed=seed).float() for seed in range(3)]
+    each = [layer._numbers(torch.float32, known=False).tensors for layer in layers]
+    stacked = [None if t[0] is None else torch.stack(t) for t in zip(*each, strict=True)]
+    x = torch.stack([samples(seed=seed).float() for seed in range(3)])
+    threads, found = torch.get_num_threads(), []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        found.append(trained_sums(x, EdgeNumbers.of(stacked), layers[0]._function))
+    torch.set_num_threads(threads)
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize("count", [300, 20])
@@ -293,7 +325,7 @@ def test_training_lowers_the_loss_and_a_price_lowers_the_cost():
 
 def test_a_layer_that_works_in_place_may_follow():
     model = nn.Sequential(EdgeTable(3, 4), nn.ReLU(inplace=True), EdgeTable(4, 2))
-    model(torch.randn(300, 3)).sum().backward()
+    model(torch.randn(300, 3)).square().sum().backward()
     assert model[0].gain.grad.abs().sum() > 0
 
 
