@@ -36,10 +36,16 @@ class LearnedDesign:
 
 
 class Archive:
-    """Keeps the designs that no other dominates in the main metric and the cost."""
+    """Keeps the designs that no other dominates in the main metric and the cost.
 
-    def __init__(self, metric: str, direction: Direction) -> None:
+    With `per_doubling` it keeps the best design of each interval of costs instead, so many whenever
+    the cost doubles: scores in the course of a run say little about those after retraining, when
+    `replace` leaves the front.
+    """
+
+    def __init__(self, metric: str, direction: Direction, *, per_doubling: int = 0) -> None:
         self.metric, self.sign = metric, 1 if direction == "maximize" else -1
+        self.per_doubling = per_doubling
         self.designs: list[LearnedDesign] = []
 
     def score(self, design: LearnedDesign) -> float:
@@ -47,21 +53,33 @@ class Archive:
         return self.sign * design.metrics[self.metric]
 
     def admits(self, metrics: Mapping[str, float], cost: float) -> bool:
-        """Whether no design is as good and costs no more."""
+        """Whether no design takes the place of one with such metrics and such a cost."""
         score = self.sign * metrics[self.metric]
-        return not any(d.cost <= cost and self.score(d) >= score for d in self.designs)
+        return not any(self._beats((self.score(d), d.cost), (score, cost)) for d in self.designs)
 
     def add(self, design: LearnedDesign) -> None:
-        """Add a design that is admitted, in place of those that it dominates."""
+        """Add a design that is admitted, in place of those that it beats."""
         if not self.admits(design.metrics, design.cost):
             return
-        score = self.score(design)
-        kept = [d for d in self.designs if d.cost < design.cost or self.score(d) > score]
+        new = (self.score(design), design.cost)
+        kept = [d for d in self.designs if not self._beats(new, (self.score(d), d.cost))]
         self.designs = sorted([*kept, design], key=lambda each: each.cost)
+
+    def _beats(self, one: tuple[float, float], other: tuple[float, float]) -> bool:
+        """Whether a score and a cost make another pair superfluous; the first of equal ones does."""
+        (score, cost), (its_score, its_cost) = one, other
+        if not self.per_doubling:
+            return cost <= its_cost and score >= its_score
+        if self._interval(cost) != self._interval(its_cost):
+            return False
+        return (score, -cost) >= (its_score, -its_cost)
+
+    def _interval(self, cost: float) -> int:
+        return math.floor(self.per_doubling * math.log2(max(cost, 1e-9)))
 
     def replace(self, designs: Iterable[LearnedDesign]) -> None:
         """Keep those of `designs` that no other dominates."""
-        self.designs = []
+        self.designs, self.per_doubling = [], 0
         for design in designs:
             self.add(design)
 

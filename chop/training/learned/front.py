@@ -39,6 +39,7 @@ from chop.training.tasks import TrainingTask, task_named
 logger = logging.getLogger(__name__)
 
 RETRAIN_RATE = 0.2  # of the learning rate, at which designs are retrained
+PER_DOUBLING = 8  # of the cost: designs that are kept for retraining
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ class _Run:
         if self.teacher is not None:
             check_teacher(self.teacher, self.model, self.scored)
         self.steps = options.num_steps(self.feed.samples, size)
-        self.archive = Archive(task.main, task.metrics[task.main])
+        per_doubling = PER_DOUBLING if options.retrain and not options.targets else 0
+        self.archive = Archive(task.main, task.metrics[task.main], per_doubling=per_doubling)
         self.health = Health(options.num_members)
         self.snapshots = Snapshots(Path(folder)) if folder is not None else None
         self.retrained: list[LearnedDesign] = []

@@ -315,6 +315,17 @@ def test_an_archive_keeps_what_nothing_dominates():
     assert [(d.cost, d.metrics["r2"]) for d in archive.designs] == [(4, 0.1), (5, 0.5), (20, 0.9)]
 
 
+def test_before_retraining_the_best_of_each_interval_of_costs_is_kept():
+    archive = Archive("loss", "minimize", per_doubling=2)
+    made = [(16, 0.5), (17, 0.4), (18, 0.4), (24, 0.6), (40, 0.3), (33, 0.2), (64, 0.9)]
+    for cost, loss in made:
+        archive.add(LearnedDesign(0, 0, 0, 0.0, float(cost), {"loss": loss}, {}))
+    best = [(17, 0.4), (24, 0.6), (33, 0.2), (64, 0.9)]
+    assert [(d.cost, d.metrics["loss"]) for d in archive.designs] == best
+    archive.replace(archive.designs)
+    assert [d.cost for d in archive.designs] == [17, 33]
+
+
 def test_spread_designs_have_both_ends():
     designs = [LearnedDesign(0, 0, 0, 0.0, float(2**k), {}, {}) for k in range(10)]
     chosen = spread(designs, 4)
