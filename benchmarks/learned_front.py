@@ -11,7 +11,8 @@ split of `jsc-sim`, and 70.7 % on this one.
 
 `--genuine` names a folder with 1,000 genuine jets and a network that was trained on genuine jets
 (not part of this project). They are only scored, never trained on. With `--teacher`, networks learn
-the outputs of that network for simulated jets, a share of `--distill` of the loss. With `--map`,
+the outputs of that network for simulated jets, a share of `--distill` of the loss; without
+`--genuine`, the outputs of a float network that is trained first. With `--map`,
 each feature of the simulated jets is first mapped to the quantiles that the genuine training split
 has.
 """
@@ -19,6 +20,7 @@ has.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -113,6 +115,26 @@ def keras_network(file: Path) -> nn.Module:
     return nn.Sequential(*layers[:-1]).eval()
 
 
+def float_teacher(split: TensorSplit, steps: int = 2500) -> nn.Module:
+    """Return a float network 96-96-64 with batch norm, trained on the training split."""
+    torch.manual_seed(0)
+    sizes = (16, 96, 96, 64)
+    blocks = [(nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU()) for i, o in itertools.pairwise(sizes)]
+    network = nn.Sequential(*itertools.chain(*blocks), nn.Linear(sizes[-1], 5))
+    optimiser = torch.optim.AdamW(network.parameters(), 4e-3, weight_decay=2e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    x = split.x
+    assert isinstance(x, Tensor)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (1024,))
+        loss = nn.functional.cross_entropy(network(x[rows]), split.y[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    return network.eval()
+
+
 @torch.no_grad()
 def accuracy(network: nn.Module, split: TensorSplit) -> float:
     x = split.x
@@ -127,6 +149,8 @@ def trained(seed: int, splits: Splits, teacher: nn.Module | None, args: Any) -> 
     options = FrontOptions(
         way=args.way,
         members=args.members,
+        ramps=args.ramps,
+        fresh=args.ramps > 1,
         price=args.price,
         steps=args.steps,
         batch_size=args.batch,
@@ -174,6 +198,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="*", default=[20])
     parser.add_argument("--way", choices=["ramp", "population"], default="ramp")
     parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--ramps", type=int, default=3)
     parser.add_argument("--price", type=float, nargs=2, default=[1e-5, 3e-3])
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=2048)
@@ -201,6 +226,9 @@ def main() -> None:
     else:
         splits = {"train": jsc_sim("train"), "validation": jsc_sim("validation")}
         splits["test"] = jsc_sim("test")
+    if args.teacher and teacher is None:
+        teacher = float_teacher(splits["train"])
+        print(f"the teacher has {100 * accuracy(teacher, splits['test']):.2f} %", flush=True)
     args.note = lambda checkpoint: print(checkpoint, flush=True)
     runs = []
     for seed in args.seeds:

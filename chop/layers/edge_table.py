@@ -54,11 +54,12 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
         _check_bits(bits_in, bits_out, max_bits_in)
         self.n_in, self.n_out, self.hidden = n_in, n_out, hidden
         self.function, self.max_bits_in = function, max_bits_in
+        self.bits = (*map(float, bits_in), *map(float, bits_out))  # to start with, as `WIDTHS`
         made = edge_function(function)
         for name, tensor in zip(made.names, made.initial(n_in, n_out, hidden), strict=True):
             self.register_parameter(name, nn.Parameter(tensor))
-        for name, bits in zip(WIDTHS, (*bits_in, *bits_out), strict=True):
-            self.register_parameter(name, nn.Parameter(torch.full((n_in, n_out), float(bits))))
+        for name, bits in zip(WIDTHS, self.bits, strict=True):
+            self.register_parameter(name, nn.Parameter(torch.full((n_in, n_out), bits)))
         self.gain, self.shift = nn.Parameter(torch.ones(n_out)), nn.Parameter(torch.zeros(n_out))
         self.register_buffer("running_mean", torch.zeros(n_out))
         self.register_buffer("running_var", torch.ones(n_out))
@@ -69,6 +70,19 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
     out_frac_bits: nn.Parameter
     running_mean: Tensor
     running_var: Tensor
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new functions, with the bits and statistics to start with."""
+        made = self._function
+        sizes = (self.n_in, self.n_out, self.hidden)
+        for name, tensor in zip(made.names, made.initial(*sizes), strict=True):
+            getattr(self, name).copy_(tensor)
+        for name, bits in zip(WIDTHS, self.bits, strict=True):
+            getattr(self, name).fill_(bits)
+        for ones, zeros in ((self.gain, self.shift), (self.running_var, self.running_mean)):
+            ones.fill_(1.0)
+            zeros.fill_(0.0)
 
     @classmethod
     def from_tables(

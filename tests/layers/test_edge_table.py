@@ -329,6 +329,20 @@ def test_a_layer_that_works_in_place_may_follow():
     assert model[0].gain.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("function", ["mlp", "spline"])
+def test_new_parameters_are_those_of_a_new_layer(function):
+    options = {"function": function, "bits_in": (1, 2), "bits_out": (0, 3)}
+    layer = EdgeTable(3, 2, **options)
+    layer(torch.randn(300, 3))
+    for parameter in layer.parameters():
+        parameter.data.add_(1)
+    torch.manual_seed(5)
+    layer.reset_parameters()
+    torch.manual_seed(5)
+    new = EdgeTable(3, 2, **options).state_dict()
+    assert all(torch.equal(tensor, new[name]) for name, tensor in layer.state_dict().items())
+
+
 def test_other_shapes_keep_their_leading_dimensions():
     layer = trained()
     x = samples(24).float()

@@ -66,7 +66,7 @@ class Archive:
         self.designs = sorted([*kept, design], key=lambda each: each.cost)
 
     def _beats(self, one: tuple[float, float], other: tuple[float, float]) -> bool:
-        """Whether a score and a cost make another pair superfluous; the first of equal ones does."""
+        """Whether a score and a cost make another pair superfluous; of equals the first does."""
         (score, cost), (its_score, its_cost) = one, other
         if not self.per_doubling:
             return cost <= its_cost and score >= its_score

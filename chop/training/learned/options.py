@@ -49,8 +49,8 @@ class FrontOptions:
     """How to train a front: the networks minimise loss + price · cost.
 
     `population` trains `members` networks at once, with prices from the first to the second of
-    `price`; `ramp` one network whose price rises from the first to the second; `target` a network
-    for each target, with a price that a controller sets.
+    `price`; `ramp` a network, or `ramps` of them, whose price rises from the first to the second;
+    `target` a network for each target, with a price that a controller sets.
     """
 
     way: Way = "population"
@@ -58,6 +58,7 @@ class FrontOptions:
     cost: Costs = "lut"
     price: Prices | None = None  # None: by the cost
     members: PositiveInt = 12
+    ramps: PositiveInt = 1  # networks of a ramp
     target: Targets | None = None
     steps: PositiveInt | None = None
     epochs: PositiveInt | None = None
@@ -111,6 +112,8 @@ class FrontOptions:
             return f"bounds must be the least and the most bits, not {list(self.bounds)}"
         if self.steps is not None and self.epochs is not None:
             return "steps and epochs both set the length of the run; omit one of them"
+        if self.ramps > 1 and self.way != "ramp":
+            return "ramps is for way = 'ramp'; use members for the networks of a population"
         if self.price_starts >= self.price_ends:
             return f"price_starts must be less than price_ends = {self.price_ends:g}"
         return self._problem_of_target()
@@ -165,7 +168,9 @@ class FrontOptions:
     @property
     def num_members(self) -> int:
         """The number of networks that are trained at once."""
-        return {"population": self.members, "ramp": 1, "target": len(self.targets)}[self.way]
+        return {"population": self.members, "ramp": self.ramps, "target": len(self.targets)}[
+            self.way
+        ]
 
     def num_steps(self, samples: int, batch_size: int) -> int:
         """Return the steps of the run on so many samples."""

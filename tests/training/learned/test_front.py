@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from chop.dataset import TensorSplit
+from chop.layers import EdgeTable
 from chop.numerics.learned import LearnsBits
 from chop.training.devices import Place
 from chop.training.feed import Feed
@@ -38,6 +39,17 @@ def test_a_ramp_keeps_checkpoints_of_falling_cost(network, splits, options):
     prices = [design.price for design in front.designs]
     assert prices == sorted(prices, reverse=True)
     assert {design.member for design in front.designs} == {0}
+
+
+def test_several_ramps_share_a_front(splits, options):
+    features, classes = splits[0].x.shape[1], int(splits[0].y.max()) + 1
+    network = nn.Sequential(EdgeTable(features, classes, hidden=2))
+    seen = []
+    chosen = options(way="ramp", ramps=3, fresh=True, steps=30, checkpoints=3, retrain=2)
+    front = train_front(network, splits, chosen, on_checkpoint=seen.append)
+    assert [len(checkpoint.scores) for checkpoint in seen] == [3, 3, 3]
+    assert len(set(seen[0].scores)) > 1, "each has weights of its own"
+    assert {design.phase for design in front.designs} <= {0, 1}
 
 
 @pytest.mark.slow
