@@ -35,6 +35,10 @@ ONLY_INFERENCE = (
 )
 
 
+class InferenceOnly(RuntimeError, ValueError):
+    """Training, or a backward pass, of a layer that has no gradients."""
+
+
 class DeployedLinear(Leaf, FormattedLayer, abc.ABC):
     """y = x Wᵀ + b, with an input that is rounded to 8 bits and a weight that is stored in 8 bits.
 
@@ -79,7 +83,7 @@ class DeployedLinear(Leaf, FormattedLayer, abc.ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            raise RuntimeError(f"{ONLY_INFERENCE}; call eval() to run this one")
+            raise InferenceOnly(f"{ONLY_INFERENCE}; call eval() to run this one")
         if x.shape[-1] != self.in_features:
             raise ValueError(
                 f"the last dimension of the input is {x.shape[-1]}, but the layer has "
@@ -206,7 +210,7 @@ class _Inference(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
-        raise RuntimeError(ONLY_INFERENCE)
+        raise InferenceOnly(ONLY_INFERENCE)
 
 
 def _fixed(tensor: Tensor) -> nn.Parameter:
