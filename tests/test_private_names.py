@@ -66,6 +66,7 @@ NAMES = {
     "x._is_view()": "whether a write in place is refused by autograd",
     "x._version": "whether a parameter was written to",
     "x.untyped_storage()._cdata": "which tensors share memory, on the meta device too",
+    "torch._int_mm": "products of int8 in int32, of which torch has no public function",
     "torch._assert": "checks in a graph, as torch.fx documents them",
     "torch._C._nn.gelu": "functions of C++ that torch.nn.functional shows",
     "torch._C.DisableTorchFunction": "to run a layer inside torch.export unrecorded",

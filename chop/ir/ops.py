@@ -119,6 +119,7 @@ for _rows, _traits in (
     for _d in DIMS:
         _define_all("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
 _define_all("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
+_define_all("module", "deployed_linear=")  # its layers name the row themselves, too
 _define_all("module", "edge_table=")  # a sum of tables; its layers name the row themselves
 _define_all("builtin_func", "weight_norm=_weight_norm/_weight_norm_interface")
 _define_all("module_related_func", "embedding:Embedding", traits=MOVES, quantized="weight")

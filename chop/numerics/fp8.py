@@ -45,8 +45,12 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
         return DTYPES[self.exponent_width, self.frac_width]
 
     def round(self, x: Tensor) -> Tensor:
+        return self.cast(x).to(x.dtype)
+
+    def cast(self, x: Tensor) -> Tensor:
+        """Return the nearest values in torch's dtype of 8 bits."""
         inside = x.clamp(-self.largest, self.largest) if self.saturate else x
-        return inside.to(self.dtype).to(x.dtype)
+        return inside.to(self.dtype)
 
     def rounded(self, x: Tensor) -> Tensor:
         return self.round(x)

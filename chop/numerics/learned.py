@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from chop.numerics.exponents import LAYOUTS, exp2
 from chop.numerics.fast import learned as fast
-from chop.numerics.fast.rules import LN2, LearnedRule, Places
+from chop.numerics.fast.learned_reference import reference_gradients, rounded_fixed
+from chop.numerics.fast.rules import ENOUGH, LearnedRule, Places
 from chop.numerics.integer import Overflow, Rounding
 
 Cost = Literal["ebops", "lut", "bitops", "model_size"]
-ENOUGH = 64  # bits of a number whose range follows from its values
 
 
 def whole(bits: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ def learned_fixed(
 def _by_kernel_or_torch(
     x: Tensor, integer_bits: Tensor, frac_bits: Tensor, rule: LearnedRule
 ) -> Tensor:
-    places = fast.kernel_places(x, integer_bits, frac_bits)
+    places = fast.kernel_places(x, integer_bits, frac_bits, rule)
     if places is not None and not torch.jit.is_tracing():  # type: ignore[attr-defined]
         fused: Tensor = _FusedFixed.apply(x, integer_bits, frac_bits, rule, places, False)
         return fused
@@ -70,80 +69,16 @@ def fixed(
 ) -> Tensor:
     """Return the values of `learned_fixed` without gradients, by a kernel where there is one."""
     bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
-    places = fast.kernel_places(x, bits, frac_bits)
+    rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
+    places = fast.kernel_places(x, bits, frac_bits, rule)
     if places is None:
         return rounded_fixed(x, bits, frac_bits, signed, rounding, overflow)
-    rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
     return fast.rounded(x, bits, frac_bits, places, rule)
 
 
 def enough_bits(frac_bits: Tensor) -> Tensor:
     """Return integer bits with which no value that occurs is beyond the range."""
     return ENOUGH - frac_bits.detach().round()
-
-
-def rounded_fixed(
-    x: Tensor,
-    integer_bits: Tensor,
-    frac_bits: Tensor,
-    signed: bool,
-    rounding: Rounding,
-    overflow: Overflow,
-) -> Tensor:
-    """Return the values of `learned_fixed`; this is the reference for every kernel."""
-    bits, f = whole_bits(integer_bits, frac_bits)
-    step, steps = exp2(-f, x.dtype), exp2(f, x.dtype)
-    low, high = _ends(bits, signed, overflow, x.dtype)
-    codes = _rounded(x, step, steps, rounding)
-    if overflow == "wrap":
-        codes = _wrapped(codes, x, bits + int(signed), signed)
-    codes = torch.minimum(torch.maximum(codes, low), high)
-    return torch.where((bits > 0) | x.isnan(), codes * step, torch.zeros_like(codes))
-
-
-def whole_bits(integer_bits: Tensor, frac_bits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the width without a sign, and the fraction bits, as whole numbers."""
-    i, f = (bits.detach().round().to(torch.int32) for bits in (integer_bits, frac_bits))
-    return i + f, f
-
-
-def _ends(bits: Tensor, signed: bool, overflow: Overflow, dtype: torch.dtype) -> tuple[Any, Tensor]:
-    """Return the lowest and the highest code that `dtype` can hold."""
-    count = exp2(bits.clamp(min=0), dtype)
-    # the last code has as many ones as the significand has bits
-    high = count - exp2((bits - LAYOUTS[dtype].mantissa - 1).clamp(min=0), dtype)
-    if not signed:
-        return torch.zeros_like(count), high
-    return -high if overflow == "symmetric" else -count, high
-
-
-def _rounded(x: Tensor, step: Tensor, steps: Tensor, rounding: Rounding) -> Tensor:
-    """Return x / step as whole numbers; each rule is exact, as that of `Integer`."""
-    whole = x * steps
-    if rounding == "even":
-        return whole.round()
-    if rounding == "floor":
-        below = whole.floor()
-        return below - (below * step > x).to(x.dtype)  # a small negative number may become zero
-    nearest = whole.round()
-    return nearest + (whole - nearest == 0.5).to(x.dtype)
-
-
-def _wrapped(codes: Tensor, x: Tensor, width: Tensor, signed: bool) -> Tensor:
-    """Return the codes modulo 2^width; infinite where `x` is."""
-    turns = codes * exp2(-width, x.dtype)
-    part = turns - turns.trunc()
-    low = -0.5 if signed else 0.0
-    part = torch.where(part >= low + 1, part - 1, part)
-    part = torch.where(part < low, part + 1, part)
-    beyond = torch.where(x.isinf() | x.isnan(), x, torch.zeros_like(x))
-    return torch.where(codes.isfinite(), part * exp2(width, x.dtype), beyond)
-
-
-def rounded_steps(x: Tensor, frac_bits: Tensor, rounding: Rounding) -> Tensor:
-    """Return x · 2^f as whole numbers."""
-    f = frac_bits.round().to(torch.int32)
-    return _rounded(x, exp2(-f, x.dtype), exp2(f, x.dtype), rounding)
 
 
 class _LearnedFixed(torch.autograd.Function):
@@ -155,8 +90,7 @@ class _LearnedFixed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, integer_bits, frac_bits, rule = inputs
-        ctx.signed, ctx.overflow = rule.signed, rule.overflow
+        x, integer_bits, frac_bits, ctx.rule = inputs
         ctx.save_for_backward(x, integer_bits, frac_bits, output)
 
     @staticmethod
@@ -172,8 +106,8 @@ class _LearnedFixed(torch.autograd.Function):
         tensors = zip((x, integer_bits, frac_bits), in_dims[:3], strict=True)
         x, i, f = (_of_networks(t, dim, info.batch_size) for t, dim in tensors)
         below = [_below_networks(bits, x.dim()) for bits in (i, f)]
-        if fast.kernel_places(x, below[0], below[1]) is None and len(x):
-            places = fast.kernel_places(x[0], i[0], f[0])
+        if fast.kernel_places(x, below[0], below[1], rule) is None and len(x):
+            places = fast.kernel_places(x[0], i[0], f[0], rule)
             if places is not None:
                 fused: Tensor = _FusedFixed.apply(x, i, f, rule, places, True)
                 return fused, 0
@@ -182,32 +116,9 @@ class _LearnedFixed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, integer_bits, frac_bits, result = ctx.saved_tensors
-        bits, f = whole_bits(integer_bits, frac_bits)
-        step, top = exp2(-f, x.dtype), exp2(bits - f, x.dtype)
-        ends = _ends(bits, ctx.signed, ctx.overflow, x.dtype)
-        low, high = (end * step for end in ends)
-        wraps = ctx.overflow == "wrap"
-        above, below = (
-            (x > high, x < low) if not wraps else (torch.zeros_like(x, dtype=torch.bool),) * 2
-        )
-        grad = torch.where(bits > 0, grads[0], torch.zeros_like(grads[0]))
-        inside = ~(above | below)
-        for_x = torch.where(inside, grad, torch.zeros_like(grad))
-        error = torch.where(bits > 0, x - result, torch.zeros_like(grad))
-        if wraps:  # only what rounding lost
-            error = error - torch.round(error / (2 * top if ctx.signed else top)) * (
-                2 * top if ctx.signed else top
-            )
-        symmetric = float(ctx.overflow == "symmetric" and ctx.signed)
-        at_f = torch.where(above, step, torch.where(below, -symmetric * step, error))
-        at_i = torch.where(above, top, torch.where(below, -float(ctx.signed) * top, 0 * top))
-        for_i, for_f = ((LN2 * grad * each) for each in (at_i, at_f))
-        return (
-            _summed(for_x, x),
-            _summed(for_i, integer_bits),
-            _summed(for_f, frac_bits),
-            None,
-        )
+        found = reference_gradients(x, integer_bits, frac_bits, result, grads[0], ctx.rule)
+        pairs = zip(found, (x, integer_bits, frac_bits), strict=True)
+        return (*(_summed(grad, like) for grad, like in pairs), None)
 
 
 def _of_networks(tensor: Tensor, dim: int | None, count: int) -> Tensor:

@@ -49,17 +49,24 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
         return [1] * (rank - 1) + [-1], 0
 
     def round(self, x: Tensor) -> Tensor:
+        codes, largest = self.coded(x)
+        # by a tensor: a GPU divides by a Python number by multiplying with its reciprocal
+        rounded: Tensor = codes / torch.full_like(largest, self.codes[0]) * largest
+        return rounded
+
+    def coded(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the codes, as floats, and the largest magnitude of each row, which they are of.
+
+        A code stands for its share of `codes[0]` of that magnitude.
+        """
         full, low, high = self.codes
         finite = torch.finfo(x.dtype).max
         inside = x.clamp(-finite, finite)
         magnitudes = inside.abs().nan_to_num(nan=0.0)
-        largest = magnitudes.amax(-1, keepdim=True) if x.ndim and x.numel() else magnitudes
+        largest = magnitudes.amax(-1, keepdim=True) if x.ndim and x.shape[-1] else magnitudes
         # relative to the largest, as the scale itself may under- or overflow
         parts = inside / torch.where(largest > 0, largest, 1.0)
-        codes = (parts * full).round().clamp(low, high)
-        # by a tensor: a GPU divides by a Python number by multiplying with its reciprocal
-        rounded: Tensor = codes / torch.full_like(largest, full) * largest
-        return rounded
+        return (parts * full).round().clamp(low, high), largest
 
     def plan(self, device: torch.device) -> RoundingPlan:
         full, low, high = self.codes

@@ -96,6 +96,7 @@ EXAMPLES = {
     "adaround": {"input_generator": Inputs(), "num_samples": 4, "iterations": 3},
     "smooth": {"input_generator": Inputs(), "num_samples": 4},
     "correct_bias": {"input_generator": Inputs(), "num_samples": 4},
+    "deploy": {"target": "cuda-int8"},
     "learn_bits": {"by": "type", "nodes": ["conv2d"], "width": 6},
     "freeze_bits": None,
     "to_integer_graph": {"silent": True},
@@ -113,6 +114,7 @@ QUANTISED = {
     **dict.fromkeys(("gptq", "adaround", "correct_bias"), EXAMPLES["quantize"]),
     **dict.fromkeys(("to_integer_graph", "verify_integers"), ALL_INTEGER),
     "freeze_bits": {"by": "type", "conv2d": {"config": LEARNING}},
+    "deploy": {"by": "type", "linear": INTEGER},
 }
 OURS = sorted(name for name, p in PASSES.items() if p.__module__.startswith("chop."))
 

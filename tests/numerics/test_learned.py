@@ -10,15 +10,15 @@ from hypothesis import given, settings
 
 from chop.numerics.compiled import KERNELS
 from chop.numerics.fast.learned import LearnedRule, places_of
+from chop.numerics.fast.learned_reference import rounded_fixed
+from chop.numerics.fast.rules import LN2
 from chop.numerics.fused import fused_mode, set_fused
 from chop.numerics.integer import Integer
 from chop.numerics.learned import (
-    LN2,
     _LearnedFixed,
     enough_bits,
     fixed,
     learned_fixed,
-    rounded_fixed,
     whole,
 )
 from chop.numerics.mixed_integer import MixedInteger

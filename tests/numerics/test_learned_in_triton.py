@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import logging
 import math
 import os
 import subprocess
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from chop.numerics.fast import learned, learned_cuda
+from chop.numerics.fast.learned_reference import reference_gradients, rounded_fixed
 from chop.numerics.fast.rules import LearnedRule
-from chop.numerics.learned import _LearnedFixed, enough_bits, rounded_fixed
+from chop.numerics.learned import _LearnedFixed, enough_bits
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHAPES = [
@@ -77,5 +79,61 @@ def test_networks_are_rounded_in_one_launch_each_with_its_bits():
         assert all(map(torch.equal, (part[k] for part in found), alone))
 
 
+RULES = [
+    LearnedRule(signed, rounding, overflow, unlimited)
+    for signed, rounding, overflow, unlimited in itertools.product(
+        (True, False), ("even", "up", "floor"), ("saturate", "symmetric", "wrap"), (False, True)
+    )
+]
+CPU = torch.device("cpu")
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.skipif(not INTERPRETED, reason="Triton needs a GPU, or TRITON_INTERPRET=1")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_the_kernels_agree_with_the_reference_for_every_rule():
+    for rule in RULES:
+        assert learned_cuda.works.__wrapped__(CPU, rule), rule
+
+
 def test_without_a_device_that_runs_them_torch_rounds():
-    assert not learned_cuda.works(torch.device("meta"))
+    assert not learned_cuda.works(torch.device("meta"), RULES[0])
+
+
+def reference(monkeypatch, values=lambda y: y, gradients=lambda g: g):
+    """Let the reference, changed by two functions, take the place of the kernels."""
+
+    def found(x, grad, i, f, places, rule):
+        each = reference_gradients(x, i, f, rounded_fixed(x, i, f, *rule.words), grad, rule)
+        return each[0], gradients(each[1].sum_to_size(i.shape)), each[2].sum_to_size(f.shape)
+
+    monkeypatch.setattr(
+        learned_cuda,
+        "rounded",
+        lambda x, i, f, places, rule: values(rounded_fixed(x, i, f, *rule.words)),
+    )
+    monkeypatch.setattr(learned_cuda, "gradients", found)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_kernels_with_the_values_and_gradients_of_the_reference_are_used(monkeypatch, rule):
+    reference(monkeypatch)
+    assert learned_cuda.works.__wrapped__(CPU, rule)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"values": lambda y: y + 2.0**-9 * (y == y.amax())}, "values"),
+        ({"gradients": lambda g: 1.01 * g}, "gradients"),
+    ],
+)
+def test_kernels_that_differ_are_left_alone_with_one_warning(monkeypatch, caplog, wrong, what):
+    reference(monkeypatch, **wrong)
+    learned_cuda.works.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert not any(learned_cuda.works(CPU, RULES[0]) for _ in range(3))
+    learned_cuda.works.cache_clear()
+    (record,) = caplog.records
+    assert f"of learned bits give other {what} than torch on cpu" in record.message

@@ -37,22 +37,24 @@ def places_of(shape: Sequence[int], bits: Sequence[int]) -> Places | None:
     return math.prod(shape[:first]), math.prod(shape[first:last]), math.prod(shape[last:])
 
 
-def kernel_places(x: Tensor, integer_bits: Tensor, frac_bits: Tensor) -> Places | None:
-    """Return how bits lie in a tensor that a kernel can round now, or None."""
+def kernel_places(
+    x: Tensor, integer_bits: Tensor, frac_bits: Tensor, rule: LearnedRule
+) -> Places | None:
+    """Return how bits lie in a tensor that a kernel can round by the rule now, or None."""
     tensors = (x, integer_bits, frac_bits)
     if mode.current == "off" or x.dtype != torch.float32 or not x.numel():
         return None
     if integer_bits.shape != frac_bits.shape or not all(map(is_plain, tensors)):
         return None
-    if len({t.device for t in tensors}) > 1 or not _has_kernels(x):
+    if len({t.device for t in tensors}) > 1 or not _has_kernels(x, rule):
         return None
     return places_of(tuple(x.shape), tuple(frac_bits.shape))
 
 
-def _has_kernels(x: Tensor) -> bool:
+def _has_kernels(x: Tensor, rule: LearnedRule) -> bool:
     if x.device.type == "cpu":
         return KERNELS.ready(x.numel(), wait=mode.current == "on")
-    return cuda.runs_kernels(x) and learned_cuda.works(x.device)
+    return cuda.runs_kernels(x) and learned_cuda.works(x.device, rule)
 
 
 def _threads(x: Tensor) -> int:

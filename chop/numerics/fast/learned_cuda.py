@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from chop.numerics.fast import cuda
-from chop.numerics.fast.rules import LN2, LearnedRule, Places
+from chop.numerics.fast.learned_reference import reference_gradients, rounded_fixed
+from chop.numerics.fast.rules import ENOUGH, LN2, LearnedRule, Places
 
 logger = logging.getLogger(__name__)
 
 ROUNDINGS = {"even": 0, "up": 1, "floor": 2}
 SIZE, WARPS = 1024, 4
-PROBE = LearnedRule(signed=True, rounding="even", overflow="saturate")
 
 
 @functools.cache
@@ -31,18 +31,52 @@ def _kernels() -> Any:
 
 
 @functools.cache
-def works(device: torch.device) -> bool:
-    """Return whether the kernels compile and run on a device; if not, torch rounds."""
-    x, bits, rule = torch.ones(1, device=device), torch.ones(1, device=device), PROBE
+def works(device: torch.device, rule: LearnedRule) -> bool:
+    """Return whether the kernels of a rule run on a device and agree with the reference.
+
+    They are compared once in a process; if they do not agree, torch rounds.
+    """
     try:
-        rounded(x, bits, bits, (1, 1, 1), rule)
-        gradients(x, x, bits, bits, (1, 1, 1), rule)
+        wrong = _difference(device, rule)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         logger.debug("Triton cannot compile (%s): learned bits use plain torch operations", error)
         return False
-    return True
+    if wrong is not None:
+        logger.warning(
+            "the Triton kernels of learned bits give other %s than torch on %s (%s): learned bits "
+            "use plain torch operations, which are slower",
+            *(wrong, device, rule),
+        )
+    return wrong is None
+
+
+def _difference(device: torch.device, rule: LearnedRule) -> str | None:
+    """Return in what the kernels differ from the reference on a small tensor; None if equal."""
+    x, grad, i, f = (t.to(device) for t in _examples())
+    if rule.unlimited:
+        i = ENOUGH - f
+    places = (x.shape[0], x.shape[1], x.shape[2])
+    values = rounded_fixed(x, i, f, *rule.words)
+    if not torch.equal(rounded(x, i, f, places, rule), values):
+        return "values"
+    for_x, *for_bits = gradients(x, grad, i, f, places, rule)
+    wanted = reference_gradients(x, i, f, values, grad, rule)
+    # sums of many terms are in another order
+    sums = (part.sum_to_size(f.shape) for part in wanted[1:])
+    close = all(map(functools.partial(torch.allclose, rtol=1e-4, atol=1e-4), for_bits, sums))
+    return None if close and torch.equal(for_x, wanted[0]) else "gradients"
+
+
+def _examples() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return numbers, gradients, and the bits of each channel: with ties, zeros and overflow."""
+    x = torch.arange(-192, 192).view(16, 8, 3) / 16
+    x[:, :, 1] *= 1.37  # between the steps
+    grad = torch.arange(384).view(16, 8, 3) % 7 - 2.5
+    i = torch.tensor([-1.0, 0, 1, 2, 3, 4, 2, 0]).view(8, 1)
+    f = torch.tensor([0.0, 1, 2, 3, 0, 5, -1, 8]).view(8, 1)
+    return x, grad, i, f
 
 
 def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) -> Tensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from chop.numerics.integer import Overflow, Rounding
 
 LN2 = math.log(2)
+ENOUGH = 64  # bits of a number whose range follows from its values
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 # the layers of these register themselves
 from chop.passes.graph.transforms import binary_scaling as binary_scaling
 from chop.passes.graph.transforms import lutnet as lutnet
+from chop.passes.graph.transforms.deploy import deploy_transform_pass
 from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
 from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
 from chop.passes.graph.transforms.integers import to_integer_graph_transform_pass
@@ -57,6 +58,7 @@ __all__ = [
     "adaround_transform_pass",
     "conv_bn_fusion_transform_pass",
     "correct_bias_transform_pass",
+    "deploy_transform_pass",
     "emit_bram_transform_pass",
     "emit_cocotb_transform_pass",
     "emit_internal_rtl_transform_pass",

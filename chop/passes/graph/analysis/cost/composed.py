@@ -139,6 +139,15 @@ def adapted_linear(call: Call) -> Count:
     return base + _layer(call, "lora_a", x, low) + up + plain(2 * size(call.out), size(call.out))
 
 
+@rule("deployed_linear")
+def deployed_linear(call: Call) -> Count:
+    """Cost of the layer that was deployed; zeros that its kernel adds are not counted."""
+    module: Any = call.module
+    depth, added = module.in_features, 0 if call.shape("bias") is None else size(call.out)
+    product = Product(size(call.out) * depth, "data_in_0", f"{call.prefix}weight", depth)
+    return Count((product,), added, added)
+
+
 @rule("edge_table")
 def tables_on_edges(call: Call) -> Count:
     """Cost of one addition for each edge; a table is looked up without arithmetic."""

@@ -15,7 +15,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from chop.hardware.estimate.coefficients import FORMULA as K
 from chop.ir.ops import TransposedLinear
 from chop.numerics import NumberFormat
-from chop.numerics.learned import Cost, LearnsBits, rounded_steps, whole
+from chop.numerics.fast.learned_reference import rounded_steps
+from chop.numerics.learned import Cost, LearnsBits, whole
 from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.mixed_rounding import MixedRounding
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS

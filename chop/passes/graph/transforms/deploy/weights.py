@@ -1,0 +1,99 @@
+"""The weight of a quantised linear layer as int8 codes, with the scale of each output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chop.numerics import NumberFormat
+from chop.numerics.affine import Affine
+from chop.numerics.affine_rounding import ScaledAffine
+from chop.numerics.scale_integer import ScaleInteger
+from chop.passes.graph.transforms.deploy.codes import (
+    HIGHEST,
+    LOWEST,
+    MOST_BITS,
+    Multiples,
+    NotDeployed,
+    input_multiples,
+)
+
+MOST = 2**31 - 1  # of int32, in which products are added
+
+
+@dataclass(frozen=True)
+class WeightCodes:
+    """weight = (codes + offset) · scale; offset and scale have a number per output."""
+
+    codes: Tensor  # int8 [outputs, inputs]
+    offset: Tensor  # int64 [outputs]
+    scale: Tensor  # float64 [outputs]
+
+    @classmethod
+    def of(cls, layer: Any) -> WeightCodes:
+        """Return the codes of what a quantised linear layer multiplies with."""
+        multiples, scale = _multiples(layer, layer.formats["weight"])
+        low, high = multiples.aminmax(dim=1)
+        offset = torch.where((low >= LOWEST) & (high <= HIGHEST), 0, low - LOWEST)
+        codes = (multiples - offset.unsqueeze(1)).to(torch.int8)
+        return cls(codes, offset, scale.double().expand(len(codes)))
+
+    def correction(self, data: Multiples) -> Tensor:
+        """Return what offsets add to each output, besides the weights' times the sum of codes.
+
+        Σ (x + a)(w + b) = Σ x·w + b Σ x + (a Σ w + n·a·b)
+        """
+        total = self.codes.sum(1, dtype=torch.int64)
+        return data.offset * (total + self.codes.shape[1] * self.offset)
+
+    def check_sums(self, data: Multiples) -> None:
+        """Refuse a layer whose sums may not fit into int32."""
+        inputs, offset = self.codes.shape[1], self.offset.abs()
+        sizes = self.codes.short().abs().sum(1, dtype=torch.int64)  # int8 does not hold 128
+        parts = -LOWEST * sizes + -LOWEST * inputs * offset + self.correction(data).abs()
+        most = int(parts.max()) if len(parts) else 0
+        if most > MOST:
+            raise NotDeployed(
+                f"its sums of {inputs:,} products may reach {most:,}, and int32 holds {MOST:,}; "
+                f"use fewer bits, or split the layer"
+            )
+
+
+def _multiples(layer: Any, fmt: NumberFormat) -> tuple[Tensor, Tensor]:
+    """Return [outputs, inputs] whole multiples of scales, int64, and the scale of each output."""
+    weight = layer._parameter("weight").detach().float()
+    by_output = layer.output_axis == 0
+    if isinstance(fmt, Affine):
+        whole, scale = _affine(layer, fmt, weight)
+    elif isinstance(fmt, ScaleInteger) and not by_output:
+        raise NotDeployed(
+            "has a scale per input, as its weight is stored transposed; quantise it to integer or "
+            "affine"
+        )
+    else:
+        kind = input_multiples(fmt)
+        whole, rows = kind.of(weight)
+        scale = torch.tensor([kind.scale]) if rows is None else rows.flatten()
+    if bool(whole.isnan().any()):
+        raise NotDeployed("has a NaN; train it again, or load other weights")
+    whole = whole.round().to(torch.int64)
+    return (whole if by_output else whole.t()), scale
+
+
+def _affine(layer: Any, fmt: Affine, weight: Tensor) -> tuple[Tensor, Tensor]:
+    if fmt.width > MOST_BITS:
+        input_multiples(fmt)  # refuses it
+    if fmt.axis is not None and fmt.axis % weight.dim() != layer.output_axis:
+        raise NotDeployed(f"has a scale per input; use weight_axis = {layer.output_axis}")
+    rounding = layer.rounding("weight", fmt)
+    if not isinstance(rounding, ScaledAffine):
+        rounding = ScaledAffine(fmt, *fmt.tensors(weight.device))
+    scale = rounding.used.detach().float().reshape(-1).to(weight.device)
+    shape = [1] * weight.dim()
+    if fmt.axis is not None:
+        shape[fmt.axis] = -1
+    # a multiple of at most 255 is exact after a division by its scale
+    return rounding.round(weight) / scale.reshape(shape), scale
