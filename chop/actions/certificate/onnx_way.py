@@ -17,7 +17,7 @@ from chop.actions.certificate.ways import Column, Compared, Difference, Subject,
 from chop.actions.onnx_models import ONNX
 from chop.files import part_folder
 from chop.integers import IntegerGraph
-from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, QONNX_DOMAIN
+from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, QONNX_DOMAIN, metadata_of
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto
 from chop.onnx.runtime import Array, Runtime, input_dtype
@@ -47,7 +47,7 @@ class OnnxFile:
             raise ValueError(f"{path} is not an ONNX file that can be run; {AGAIN}") from error
         if not model.graph.node or not model.graph.output:
             raise ValueError(f"{path} is not an ONNX file with a network; {AGAIN}")
-        return cls(path, model, {each.key: each.value for each in model.metadata_props})
+        return cls(path, model, metadata_of(model))
 
     @property
     def format(self) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from chop.onnx.metadata import FORMAT_KEY, metadata_of
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto, opset_of
 from chop.onnx.reading.names import identifier
@@ -58,6 +59,7 @@ class OnnxNetwork:
     formats: Mapping[str, Mapping[str, Any]]
     inputs: tuple[NetworkInput, ...]
     outputs: tuple[str, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quantize_options(self) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _check_operators(proto: Any, owner: str) -> None:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         word = "operator" if len(names) == 1 else "operators"
-        if any(p.key == "mase.format" and p.value == "integer" for p in proto.metadata_props):
+        if metadata_of(proto).get(FORMAT_KEY) == "integer":
             raise UnreadableModel(
                 f"{owner} computes in whole numbers, which cannot be read: export the network as "
                 f"qdq, qcdq or qonnx, or run the file as it is with `runtime='onnxruntime'`"
@@ -192,7 +194,8 @@ def _read(
         replace(each, name=str(node.target))
         for each, node in zip(inputs, [v.node for v in reader.inputs if v.node], strict=True)
     ]
-    return OnnxNetwork(model, reader.configs(), tuple(inputs), tuple(map(identifier, outputs)))
+    names = tuple(map(identifier, outputs))
+    return OnnxNetwork(model, reader.configs(), tuple(inputs), names, metadata_of(proto))
 
 
 def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:
