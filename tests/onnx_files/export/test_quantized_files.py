@@ -197,7 +197,11 @@ def test_scales_of_a_grouped_transposed_convolution_differ_from_those_of_its_bia
         (integer((8, 4), (8, 4), overflow="symmetric"), "qdq", "rounds to a symmetric range"),
         (integer((8, 4), (8, 4), overflow="wrap"), "qcdq", "wraps codes around, which Q/DQ cannot"),
         (integer((20, 4), (8, 4)), "qcdq", "rounds to 20 bits, and Q/DQ has at most 16"),
-        (integer((8, 4), (8, 4), rounding="up"), "qonnx", "rounds ties up, which QONNX does not"),
+        (
+            integer((8, 4), (8, 4), rounding="up"),
+            "qonnx",
+            "rounds negative ties up, and QONNX away",
+        ),
         (integer((8, 4), (8, 4), overflow="wrap"), "qonnx", "wraps codes around, which QONNX"),
         (PER_CHANNEL, "qonnx", "has a zero point, which QONNX rounds in another way"),
     ],

@@ -17,7 +17,10 @@ from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["QonnxNodes"]
 
-ROUNDINGS = {"even": "ROUND", "floor": "FLOOR"}
+# HALF_UP rounds ties away from zero, which is up for numbers that are not negative
+ROUNDINGS = {"even": "ROUND", "floor": "FLOOR", "up": "HALF_UP"}
+# nodes that give numbers of their input only
+MOVES = ("Flatten", "Reshape", "Transpose", "MaxPool", "Squeeze", "Unsqueeze", "Identity")
 
 
 class QonnxNodes:
@@ -45,15 +48,26 @@ class QonnxNodes:
             narrow = fmt.symmetric and fmt.signed
             return self._quant(call, x, scale, fmt.width, fmt.signed, narrow)
         assert isinstance(fmt, Integer)
-        if fmt.overflow == "wrap" or fmt.rounding not in ROUNDINGS:
-            what = "wraps codes around" if fmt.overflow == "wrap" else "rounds ties up"
-            raise call.refusal(f"{what}, which QONNX does not; use rounding = 'even' and saturate")
+        if fmt.overflow == "wrap":
+            raise call.refusal("wraps codes around, which QONNX does not; use `format='integer'`")
+        if fmt.rounding == "up" and fmt.signed and not self._is_positive(call, x):
+            raise call.refusal(
+                "rounds negative ties up, and QONNX away from zero; use `format='qcdq'`, or "
+                "rounding = 'even' or 'floor'"
+            )
         if fmt.width == 1 and fmt.signed:
             raise call.refusal("has one bit with a sign, which QONNX takes for a sign; use binary")
         scale = np.array(2.0**-fmt.frac_width, dtype=np.float32)
         narrow = fmt.overflow == "symmetric" and fmt.signed
         how = ROUNDINGS[fmt.rounding]
         return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
+
+    def _is_positive(self, call: OpCall, x: str) -> bool:
+        """Whether a value comes from a ReLU, so that it is never negative."""
+        maker = next((n for n in call.builder.nodes if x in n.output), None)
+        if maker is not None and maker.op_type in MOVES:
+            return self._is_positive(call, maker.input[0])
+        return maker is not None and maker.op_type == "Relu"
 
     def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
         return None
