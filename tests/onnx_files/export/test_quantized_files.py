@@ -63,7 +63,7 @@ NETWORKS = {
 def quantized(traced, network, config):
     """Return the quantised graph of a network, and vectors."""
     build, shape = NETWORKS[network]
-    x = 2 * torch.randn(VECTORS if network != "conv" else 2000, *shape)
+    x = 2 * torch.randn(VECTORS, *shape)
     steps = []
     if config["name"] == "affine":
         steps.append(("calibrate", {"input_generator": iter([{"input": x[:500]}]), "silent": True}))
