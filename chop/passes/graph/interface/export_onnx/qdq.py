@@ -11,8 +11,9 @@ import torch
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
 from chop.numerics.fp8 import FP8
-from chop.numerics.integer import Integer
+from chop.numerics.integer import Integer, Rounding
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant, storage_type
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
@@ -139,14 +140,20 @@ class Qdq:
             return x, scale
         if fmt.frac_width < 0:
             raise call.refusal(f"rounds {fmt.rounding} to steps above 1; use rounding = 'even'")
-        one = np.array(1, dtype=np.float32)
-        whole = call.add("Mul", x, call.constant(np.asarray(1 / scale, dtype=np.float32)))
-        if fmt.rounding == "floor":
-            return call.add("Floor", whole), one
-        near = call.add("Round", whole)
-        rest = call.add("Sub", whole, near)
-        tie = call.add("Equal", rest, call.constant(np.array(0.5, dtype=np.float32)))
-        return call.add("Add", near, call.cast(tie, torch.bool, torch.float32)), one
+        inverse = np.asarray(1 / scale, dtype=np.float32)
+        return _whole(call, x, inverse, fmt.rounding), np.array(1, dtype=np.float32)
+
+    def by_element(self, call: OpCall, x: str, bits: ElementBits) -> tuple[str, Integer | None]:
+        """Return a value rounded element by element in float, and a format that holds it exactly.
+
+        A Q/DQ pair of that format lets runtimes compute with integers. Without it, the value needs
+        more bits than a pair has.
+        """
+        x = _whole(call, x, bits.inverse_steps, bits.rounding)
+        x = call.add("Max", x, call.constant(bits.low.astype(np.float32)))
+        x = call.add("Min", x, call.constant(bits.high.astype(np.float32)))
+        x = call.add("Mul", x, call.constant(bits.steps))
+        return x, bits.cover(NATURAL)
 
     def _clipped_before(self, call: OpCall, x: str, codes: ActivationCodes, step: Any) -> str:
         """Clip the value instead of its codes, as runtimes have no Clip for 16 bits."""
@@ -211,6 +218,19 @@ class Qdq:
         if grid is None:
             return call.builder.constant(values, name), True
         return self._integers(call, grid, name), False
+
+
+def _whole(call: OpCall, x: str, inverse: Any, rounding: Rounding) -> str:
+    """Return a value in steps, rounded to whole numbers."""
+    whole = call.add("Mul", x, call.constant(inverse))
+    if rounding == "floor":
+        return call.add("Floor", whole)
+    near = call.add("Round", whole)
+    if rounding == "even":
+        return near
+    rest = call.add("Sub", whole, near)
+    tie = call.add("Equal", rest, call.constant(np.array(0.5, dtype=np.float32)))
+    return call.add("Add", near, call.cast(tie, torch.bool, torch.float32))
 
 
 def _bias_grid(values: Any, product: Any) -> CodedConstant | None:

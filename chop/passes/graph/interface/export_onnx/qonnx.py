@@ -12,6 +12,7 @@ from chop.numerics.binary import Binary
 from chop.numerics.integer import Integer
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
@@ -50,17 +51,29 @@ class QonnxNodes:
         assert isinstance(fmt, Integer)
         if fmt.overflow == "wrap":
             raise call.refusal("wraps codes around, which QONNX does not; use `format='integer'`")
+        how = self._mode(call, x, fmt)
+        if fmt.width == 1 and fmt.signed:
+            raise call.refusal("has one bit with a sign, which QONNX takes for a sign; use binary")
+        scale = np.array(2.0**-fmt.frac_width, dtype=np.float32)
+        narrow = fmt.overflow == "symmetric" and fmt.signed
+        return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
+
+    def by_element(self, call: OpCall, x: str, bits: ElementBits) -> tuple[str, None]:
+        """Return a value rounded element by element: clipped first, as a Quant has one width."""
+        how = self._mode(call, x, bits)
+        low, high = bits.range
+        x = call.add("Max", x, call.constant(low))
+        x = call.add("Min", x, call.constant(high))
+        return self._quant(call, x, bits.steps, bits.width, bits.signed, False, how), None
+
+    def _mode(self, call: OpCall, x: str, fmt: Integer | ElementBits) -> str:
+        """Return the rounding mode of an activation."""
         if fmt.rounding == "up" and fmt.signed and not self._is_positive(call, x):
             raise call.refusal(
                 "rounds negative ties up, and QONNX away from zero; use `format='qcdq'`, or "
                 "rounding = 'even' or 'floor'"
             )
-        if fmt.width == 1 and fmt.signed:
-            raise call.refusal("has one bit with a sign, which QONNX takes for a sign; use binary")
-        scale = np.array(2.0**-fmt.frac_width, dtype=np.float32)
-        narrow = fmt.overflow == "symmetric" and fmt.signed
-        how = ROUNDINGS[fmt.rounding]
-        return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
+        return ROUNDINGS[fmt.rounding]
 
     def _is_positive(self, call: OpCall, x: str) -> bool:
         """Whether a value comes from a ReLU, so that it is never negative."""
