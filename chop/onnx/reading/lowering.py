@@ -104,7 +104,7 @@ def _check_size(model: Any, owner: str) -> None:
 
 
 @dataclass(frozen=True)
-class Product:
+class CodeProduct:
     """The operator of numbers that an operator of codes stands for.
 
     `operands` are the places of codes, each followed by scale and zero point; `result` is the place
@@ -119,12 +119,12 @@ class Product:
     axis: int = 0
 
 
-PRODUCTS: Mapping[tuple[str, str], Product] = {
-    ("", "QLinearConv"): Product("Conv", (0, 3), 6, bias=8),
-    ("", "QLinearMatMul"): Product("MatMul", (0, 3), 6, axis=-1),
-    ("com.microsoft", "QGemm"): Product("Gemm", (0, 3), 7, bias=6),
-    ("com.microsoft", "QLinearAdd"): Product("Add", (0, 3), 6),
-    ("com.microsoft", "QLinearMul"): Product("Mul", (0, 3), 6),
+PRODUCTS: Mapping[tuple[str, str], CodeProduct] = {
+    ("", "QLinearConv"): CodeProduct("Conv", (0, 3), 6, bias=8),
+    ("", "QLinearMatMul"): CodeProduct("MatMul", (0, 3), 6, axis=-1),
+    ("com.microsoft", "QGemm"): CodeProduct("Gemm", (0, 3), 7, bias=6),
+    ("com.microsoft", "QLinearAdd"): CodeProduct("Add", (0, 3), 6),
+    ("com.microsoft", "QLinearMul"): CodeProduct("Mul", (0, 3), 6),
 }
 
 
@@ -145,7 +145,7 @@ def lowered(model: Any) -> Any:
     return result
 
 
-def _product(node: Any) -> Product | None:
+def _product(node: Any) -> CodeProduct | None:
     domain = "" if node.domain == "ai.onnx" else node.domain
     return PRODUCTS.get((domain, node.op_type))
 
@@ -163,7 +163,7 @@ def _free_names(model: Any) -> Callable[[str], str]:
     return free
 
 
-def _parts(node: Any, product: Product, free: Callable[[str], str]) -> Iterator[Any]:
+def _parts(node: Any, product: CodeProduct, free: Callable[[str], str]) -> Iterator[Any]:
     """Yield the nodes of numbers that a product of codes stands for."""
     from onnx import helper
 

@@ -120,5 +120,5 @@ def test_a_network_without_bits_is_zero(traced, run):
 @pytest.mark.parametrize("kind", ["qdq", "qcdq", "qonnx"])
 def test_codes_that_wrap_are_refused_with_the_format_that_holds_them(kind, traced):
     graph, _ = trained(traced, dense, overflow="wrap")
-    with pytest.raises(ExportError, match=r"wraps codes of data_in around.*`format='integer'`"):
+    with pytest.raises(ExportError, match=r"wraps codes of \w+ around.*`format='integer'`"):
         onnx_model(graph, kind)

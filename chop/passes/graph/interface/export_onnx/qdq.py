@@ -15,6 +15,7 @@ from chop.numerics.integer import Integer, Rounding
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant, storage_type
+from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["Qdq"]
@@ -124,22 +125,19 @@ class Qdq:
 
     def _check(self, call: OpCall, fmt: Integer | Affine, codes: ActivationCodes) -> None:
         if isinstance(fmt, Integer) and fmt.overflow == "wrap":
-            raise call.refusal("wraps codes around, which Q/DQ cannot; use `format='integer'`")
+            raise call.refusal(REFUSALS["wrap"].say(operand="activations"))
         if codes.width > LARGEST:
-            raise call.refusal(
-                f"rounds to {codes.width} bits, and Q/DQ has at most {LARGEST}; use "
-                f"`format='integer'`"
-            )
+            raise call.refusal(REFUSALS["wide"].say(width=codes.width))
         if not self.clip and (codes.width not in NATURAL or codes.symmetric):
-            what = "a symmetric range" if codes.symmetric else f"{codes.width} bits"
-            raise call.refusal(f"rounds to {what}, which Q/DQ has not; use `format='qcdq'`")
+            which = "symmetric" if codes.symmetric else "width"
+            raise call.refusal(REFUSALS[which].say(width=codes.width))
 
     def _steps(self, call: OpCall, x: str, fmt: Integer | Affine, scale: Any) -> tuple[str, Any]:
         """Return what is quantised, and its step: rounding other than to even goes before it."""
         if isinstance(fmt, Affine) or fmt.rounding == "even":
             return x, scale
         if fmt.frac_width < 0:
-            raise call.refusal(f"rounds {fmt.rounding} to steps above 1; use rounding = 'even'")
+            raise call.refusal(REFUSALS["coarse"].say(rounding=fmt.rounding))
         inverse = np.asarray(1 / scale, dtype=np.float32)
         return _whole(call, x, inverse, fmt.rounding), np.array(1, dtype=np.float32)
 
@@ -160,7 +158,7 @@ class Qdq:
         if codes.high - codes.low == 2**LARGEST - 1:
             return x
         if step.ndim:
-            raise call.refusal("rounds channels to 9 to 15 bits; use 8 or 16 bits")
+            raise call.refusal(REFUSALS["wide channels"].reason)
         bounds = ((n - int(codes.zero)) * step for n in (codes.low, codes.high))
         names = (call.constant(np.asarray(bound, dtype=np.float32)) for bound in bounds)
         return call.add("Clip", x, *names)
@@ -169,10 +167,7 @@ class Qdq:
         one, zero = call.constant(np.array(1, dtype=np.float32)), self._fp8_zero(call, fmt)
         beyond = fmt(torch.tensor([1e6, torch.inf, -torch.inf])).abs()
         if not bool((beyond == fmt.largest).all()):
-            raise call.refusal(
-                "rounds large values to infinity or NaN, which onnxruntime does in its own way; "
-                "use data_in_saturate = true"
-            )
+            raise call.refusal(REFUSALS["fp8"].reason)
         codes = call.add("QuantizeLinear", x, one, zero, saturate=1)
         return Coded(codes, one, zero)
 
@@ -222,15 +217,7 @@ class Qdq:
 
 def _whole(call: OpCall, x: str, inverse: Any, rounding: Rounding) -> str:
     """Return a value in steps, rounded to whole numbers."""
-    whole = call.add("Mul", x, call.constant(inverse))
-    if rounding == "floor":
-        return call.add("Floor", whole)
-    near = call.add("Round", whole)
-    if rounding == "even":
-        return near
-    rest = call.add("Sub", whole, near)
-    tie = call.add("Equal", rest, call.constant(np.array(0.5, dtype=np.float32)))
-    return call.add("Add", near, call.cast(tie, torch.bool, torch.float32))
+    return call.rounded(call.add("Mul", x, call.constant(inverse)), rounding)
 
 
 def _bias_grid(values: Any, product: Any) -> CodedConstant | None:

@@ -24,6 +24,7 @@ from chop.passes.graph.interface.export_onnx.grids import constant_grid
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.qdq import Qdq
 from chop.passes.graph.interface.export_onnx.qonnx import QonnxNodes
+from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, tensor_of
 from chop.passes.graph.interface.export_onnx.values import ExportError, TensorFacts
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
@@ -62,7 +63,7 @@ class QuantizedOperands(FloatOperands):
             return "data_in" if place == 0 and "data_in" in self.formats else None
         function: Any = call.node.target
         if function.composed is not None:
-            raise call.refusal("rounds values inside, which no file holds; leave it in float")
+            raise call.refusal(REFUSALS["inside"].reason)
         if place < len(function.names) and place < len(call.args):
             found = function.operands[function.names[place]]
         elif place < len(call.args):
@@ -161,7 +162,7 @@ class QuantizedOperands(FloatOperands):
         return self.activation(call, name, "data_out", facts)
 
     def check_whole(self, call: OpCall) -> None:
-        raise call.refusal("rounds values inside, which no file holds; leave this layer in float")
+        raise call.refusal(REFUSALS["inside"].reason)
 
     def _format(self, call: OpCall, operand: str) -> NumberFormat | ElementBits:
         """Return the format of an activation, which a file must be able to hold."""
@@ -176,10 +177,7 @@ class QuantizedOperands(FloatOperands):
         whole, frac = ({*bits.round().flatten().tolist()} for bits in rounding.bits_of(None))
         if len(whole) != 1 or len(frac) != 1 or not any(a + b > 0 for a in whole for b in frac):
             if fmt.overflow == "wrap":
-                raise call.refusal(
-                    f"wraps codes of {operand} around, which no file of this kind can; use "
-                    f"`format='integer'`"
-                )
+                raise call.refusal(REFUSALS["wrap"].say(operand=operand))
             return ElementBits.of(rounding)
         (integer_bits,), (frac_bits,) = whole, frac
         width = int(integer_bits) + int(frac_bits) + int(fmt.signed)
