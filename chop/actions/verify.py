@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.certificate.project import RECORDED
-from chop.actions.circuits import network, source_of
+from chop.actions.circuits import given_source, network, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
@@ -57,8 +57,7 @@ def verify(
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
-    checkpoint = (load_name, load_type or "mz")
-    source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
+    source = given_source(model, model_info, data_module, task, load_name, load_type)
     counts = {"samples": samples, "random": random_vectors, "seed": seed}
     folder = Path(project_dir).expanduser().absolute()
     made = _made(source, folder, against, counts)
