@@ -61,11 +61,11 @@ KINDS: dict[str, Kind] = {
         lambda example: {"about": example.about, "command": example.command},
     ),
     "exports": Kind(
-        "what ONNX files hold of each number format",
-        "chop.passes.graph.interface.export_onnx.formats:EXPORTS",
+        "what ONNX files hold of each number format, and what they refuse",
+        "chop.passes.graph.interface.export_onnx.formats:LISTED",
         lambda row: {
             **{target: export.summary for target, export in row.items()},
-            "about": row["qdq"].reason,
+            "about": next((e.reason for k, e in row.items() if k != "onnx" and e.reason), ""),
         },
     ),
     "formats": Kind(

@@ -209,7 +209,7 @@ def replaced_folder(folder: str | Path, files: Iterable[str]) -> Iterator[Path]:
     """
     target = Path(folder).expanduser().absolute()
     restore_folder(target)
-    _check_replaceable(target, set(files))
+    check_replaceable(target, set(files))
     with naming(target), part_folder(target) as private:
         for left in _abandoned(target, "old"):
             shutil.rmtree(left, ignore_errors=True)
@@ -248,7 +248,8 @@ def _swap(part: Path, target: Path, old: Path) -> None:
         _in_use.discard(old)
 
 
-def _check_replaceable(target: Path, files: set[str]) -> None:
+def check_replaceable(target: Path, files: set[str]) -> None:
+    """Refuse a directory that holds other files than these, which would be lost."""
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{target} is a file; give a directory")
     others = {path.name for path in target.iterdir()} - files if target.exists() else set()

@@ -26,6 +26,7 @@ libraries: files
 version:
 processes:
 charts:
+progress:
 plain_tensors:
 checkpoints: files plain_tensors ir
 user_code: processes
@@ -38,7 +39,7 @@ ir: registry files numerics integers
 layers: registry libraries numerics ir
 hardware: registry extras options log files memory charts libraries processes numerics integers
 onnx: registry extras options log files memory charts libraries processes version numerics integers
-passes: registry options log files memory dotted charts version numerics integers ir layers
+passes: registry options log files memory dotted charts progress version numerics integers ir layers
     hardware onnx testing
 dataset: registry extras log files memory options plain_tensors
 models: registry extras log files options dataset checkpoints layers onnx

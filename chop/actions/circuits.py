@@ -13,6 +13,8 @@ from chop.hardware.emit import EmitOptions
 from chop.options import Options, WrongOptions, options_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from chop.actions.project import Project
     from chop.hardware.circuit import Circuit
     from chop.integers import IntegerGraph
@@ -23,6 +25,7 @@ __all__ = [
     "command_on_circuit",
     "emit_options",
     "emit_options_of",
+    "given_source",
     "graph_of",
     "network",
     "source_of",
@@ -82,6 +85,19 @@ def source_of(config: RunConfig, model: Any, info: Any, data_module: Any) -> Sou
     checkpoint = (config.load_name, config.load_type)
     name, task = str(config.model), config.task
     return Source(model, info, name, data_module, task, *checkpoint, config.front_end)
+
+
+def given_source(
+    model: nn.Module | MaseGraph,
+    model_info: Any,
+    data_module: Any,
+    task: str,
+    load_name: str | None,
+    load_type: str | None,
+) -> Source:
+    """Return what a caller in Python gave, as the source of a network."""
+    checkpoint = (load_name, load_type or "mz")
+    return Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
 
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:

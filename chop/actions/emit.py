@@ -11,13 +11,13 @@ from chop.actions.circuits import (
     command_on_circuit,
     emit_options,
     emit_options_of,
+    given_source,
     network,
     source_of,
 )
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.transform.source import Source
 from chop.hardware.emit import Backend, EmitOptions, Language, emit_circuit
 
 if TYPE_CHECKING:  # `ch emit --help` does not import torch
@@ -69,16 +69,18 @@ def emit(
     )
     show_logs_unless_configured()
     project = HardwareProject.at(project_dir)
-    checkpoint = (load_name, load_type or "mz")
-    source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
+    source = given_source(model, model_info, data_module, task, load_name, load_type)
     circuit = written(network(source)[1], options, project.hardware)
     note_project(project)
     return circuit
 
 
 def check_emit(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
-    """Refuse wrong options before anything is loaded."""
+    """Refuse wrong options, and a directory with other files, before anything is loaded."""
+    from chop.hardware.circuit import check_place
+
     emit_options(config)
+    check_place(project.hardware)
 
 
 def run_emit(config: RunConfig, project: Project) -> None:
@@ -98,6 +100,9 @@ def written(
     integers: IntegerGraph, options: EmitOptions, hardware: Path, *, progress: bool = True
 ) -> Circuit:
     """Write the circuit of a network, and log what it is."""
+    from chop.hardware.circuit import check_place
+
+    check_place(hardware)
     logger.info("Emitting a circuit (%s)...", options.backend)
     circuit = emit_circuit(integers, options, progress=progress)
     rtl = circuit.write(hardware)

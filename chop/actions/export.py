@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.circuits import graph_of, source_of, table_options
+from chop.actions.circuits import given_source, graph_of, source_of, table_options
 from chop.actions.config import RunConfig
 from chop.actions.onnx_models import ONNX
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.transform.source import Source
 from chop.onnx.targets import ExportFormat, ExportOptions
 
 if TYPE_CHECKING:  # `ch export --help` does not import torch
@@ -48,8 +47,7 @@ def export(
 
     show_logs_unless_configured()
     project = HardwareProject.at(project_dir)
-    checkpoint = (load_name, load_type or "mz")
-    source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
+    source = given_source(model, model_info, data_module, task, load_name, load_type)
     options = ExportOptions(format=format, accuracy=accuracy)
     return _exported(graph_of(source), options, project.hardware.parent / "software")
 

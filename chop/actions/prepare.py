@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
-from chop.actions.trained_on import adapt_data, adapt_to_resumed, names_in
+from chop.actions.trained_on import adapt_data, adapt_to_resumed, log_assumed_classes, names_in
+from chop.files import is_onnx_file
 from chop.memory import memory_for
 from chop.tools.config_load import load_config
 
@@ -40,11 +41,20 @@ def model_and_data(
         if resumed is not None:
             adapt_to_resumed(data_module, resumed)
         else:
-            adapt_data(data_module, config.load_name, config.load_type, strict=strict)
+            _adapt(data_module, config, strict=strict)
         model, info = model_for(config, data_module.dataset_info)
     except (ValueError, TypeError) as error:  # names and options that do not match
         raise ConfigError(str(error)) from error
     return model, info, data_module
+
+
+def _adapt(data_module: MaseDataModule, config: RunConfig, *, strict: bool) -> None:
+    """Adapt the data to the loaded network, or to the ONNX file that is the model."""
+    is_recorded = adapt_data(data_module, config.load_name, config.load_type, strict=strict)
+    if not is_recorded and is_onnx_file(config.model):
+        is_recorded = adapt_data(data_module, str(config.model), "onnx", strict=strict)
+        if not is_recorded and config.load_name is None:
+            log_assumed_classes(data_module, str(config.model))
 
 
 def _warn_of_other_names(config: RunConfig) -> None:

@@ -19,6 +19,7 @@ from chop.actions.project import Project
 from chop.actions.resolve import resolve
 from chop.log import show_logs
 from chop.processes import is_first_process
+from chop.progress import hidden_progress
 
 __all__ = ["Run", "import_files", "prepare"]
 
@@ -45,7 +46,8 @@ class Run:
         if config.no_warnings:
             warnings.simplefilter("ignore")
         profiled = _profiled() if config.profile else contextlib.nullcontext()
-        with _debugged(config.to_debug), profiled:
+        bars = hidden_progress(config.no_progress)
+        with _debugged(config.to_debug), profiled, bars:
             self.action.run(config, self.project)
 
 

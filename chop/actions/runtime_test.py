@@ -13,7 +13,7 @@ from chop.actions.onnx_models import RunnableFormat, exported
 from chop.actions.prepare import data_module_for, model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task
-from chop.actions.trained_on import log_assumed_classes
+from chop.actions.trained_on import adapt_data, log_assumed_classes
 from chop.files import is_onnx_file
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
         logger.info("Testing %s in onnxruntime...", config.model)
         load_proto(str(config.model))  # onnxruntime has no limits of its own
         data_module = data_module_for(config)
-        log_assumed_classes(data_module, str(config.model))
+        if not adapt_data(data_module, str(config.model), "onnx"):
+            log_assumed_classes(data_module, str(config.model))
         return _opened(str(config.model), config.threads), data_module
     model, info, data_module = model_and_data(config)
     graph = graph_of(source_of(config, model, info, data_module))

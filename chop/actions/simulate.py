@@ -7,12 +7,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.circuits import check_same_circuit, emit_options, network, source_of
+from chop.actions.circuits import (
+    check_same_circuit,
+    emit_options,
+    given_source,
+    network,
+    source_of,
+)
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.emit import written
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.transform.source import Source
 from chop.hardware.emit import EmitOptions
 from chop.hardware.wave_format import WaveFormat
 
@@ -71,8 +76,7 @@ def simulate(
         if run_emit:
             raise ValueError("run_emit needs the model to emit; give it, or emit the circuit first")
         return _run_bench(project, skip_build, skip_test, waves or gui, timeout)
-    checkpoint = (load_name, load_type or "mz")
-    source = Source(model, model_info, "", data_module, task or "cls", *checkpoint)  # type: ignore[arg-type]
+    source = given_source(model, model_info, data_module, task or "cls", load_name, load_type)
     graph, integers = network(source)
     if run_emit:
         written(integers, EmitOptions(), project.hardware)

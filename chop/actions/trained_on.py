@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chop.files import is_onnx_file
+
 if TYPE_CHECKING:
     from chop.dataset.facts import DataFacts
 
@@ -16,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 def facts_in(load_name: str | Path | None, load_type: str) -> DataFacts | None:
     """Return what a checkpoint records about its data; None if it records nothing."""
+    if load_name is not None and is_onnx_file(load_name):
+        return _of_onnx_file(load_name)
     if load_name is None or load_type not in ("pl", "mz"):
         return None
     from chop.checkpoints import checkpoint_at
@@ -40,6 +44,14 @@ def read_facts(table: Any, source: Path | str) -> DataFacts | None:
         return DataFacts.read(table)
     except ValueError as error:
         raise ValueError(f"{source} is damaged: {error}; save it again") from error
+
+
+def _of_onnx_file(file: str | Path) -> DataFacts | None:
+    from chop.models.onnx_files import recorded_facts
+    from chop.onnx.metadata import metadata_of
+    from chop.onnx.reading.files import load_proto
+
+    return recorded_facts(metadata_of(load_proto(file)), str(file))
 
 
 def _saved_notes(folder: Path) -> dict[str, dict[str, Any]]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chop.actions.certificate.project import RECORDED
-from chop.actions.circuits import network, source_of
+from chop.actions.circuits import given_source, network, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.actions.suggestion import command_for
 from chop.actions.transform.source import Source
+from chop.files import is_onnx_file
 
 if TYPE_CHECKING:  # `ch verify --help` does not import torch
     from torch import nn
@@ -55,8 +57,7 @@ def verify(
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
-    checkpoint = (load_name, load_type or "mz")
-    source = Source(model, model_info, "", data_module, task, *checkpoint)  # type: ignore[arg-type]
+    source = given_source(model, model_info, data_module, task, load_name, load_type)
     counts = {"samples": samples, "random": random_vectors, "seed": seed}
     folder = Path(project_dir).expanduser().absolute()
     made = _made(source, folder, against, counts)
@@ -66,7 +67,7 @@ def verify(
 
 def check_verify(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
     """Refuse, before anything is loaded, ways that a project does not have."""
-    from chop.actions.certificate.compare import chosen_ways
+    from chop.actions.certificate.compare import chosen_ways, missing_ways
     from chop.actions.certificate.record import FILE, read_certificate
 
     if set(config.against) == {"integers"}:
@@ -74,7 +75,8 @@ def check_verify(config: RunConfig, project: Project, from_file: Collection[str]
             "--against integers compares nothing, as the others are compared with the integers; "
             "add another way"
         )
-    chosen_ways(project.folder, config.against)
+    missing = missing_ways(project.folder, _commands(config, project.folder), _onnx_file(config))
+    chosen_ways(config.against, missing)
     if read_certificate(project.folder) is None and config.again:
         raise ConfigError(f"--again: there is no {FILE} in {project.folder}; omit it")
 
@@ -118,15 +120,19 @@ def _made(
     earlier: Mapping[str, Any] | None = None,
 ) -> Certificate:
     """Return the certificate, and log it."""
-    from chop.actions.certificate.compare import certified, chosen_ways
+    from chop.actions.certificate.compare import COMMANDS, certified, chosen_ways, missing_ways
     from chop.actions.certificate.vectors import Vectors
     from chop.actions.certificate.ways import Subject
     from chop.actions.samples import samples_to_test, split_to_test
     from chop.actions.train import checked_task
 
-    ways, missing = chosen_ways(folder, against)
-    for reason in missing:
-        logger.info("Not compared: %s", reason)
+    file = _onnx_file(config) if config else None
+    commands = _commands(config, folder) if config else COMMANDS
+    missing = missing_ways(folder, commands, file)
+    ways = chosen_ways(against, missing)
+    missing = {} if against else missing
+    for reason in missing.values():
+        logger.warning("Not compared: %s", reason)
     graph, integers = network(source)
     data = source.data_module
     inputs, labels = samples_to_test(data, graph.model, counts["samples"])
@@ -138,10 +144,11 @@ def _made(
     load = None if source.load_name is None else Path(source.load_name)
     names = {"model": source.model_name, "dataset": getattr(data, "name", "")}
     made = certified(
-        Subject(graph, integers, vectors, task, data.batch_size, folder),
+        Subject(graph, integers, vectors, task, data.batch_size, folder, file=file),
         ways,
-        network=load,
+        network=load or file,
         names={kind: name for kind, name in names.items() if name},
+        required=against,
         missing=missing,
         command=command("verify", *_words(config, folder)) if config else "",
         options=_options(config, folder) if config else {},
@@ -149,6 +156,21 @@ def _made(
     )
     logger.info("Results of %s vectors:\n%s", f"{len(vectors):,}", made.table())
     return made
+
+
+def _onnx_file(config: RunConfig) -> Path | None:
+    """Return the ONNX file that the network is read from, if it is one."""
+    return Path(str(config.model)) if is_onnx_file(config.model) and not config.load_name else None
+
+
+def _commands(config: RunConfig, folder: Path) -> dict[Way, str]:
+    """Return the commands that add what a project does not have."""
+    load = None if config.load_name is None else Path(config.load_name)
+
+    def words(action: str) -> str:
+        return command_for(action, config, load, config.load_type, folder)
+
+    return {"onnx": words("export") + " --format integer", "verilog": words("emit")}
 
 
 def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
@@ -162,13 +184,14 @@ def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
             continue
         text = str(value) if not option.is_list else [str(each) for each in value]
         found[name] = value if option.is_switch else text
-    load = inside(Path(str(config.load_name)), folder)
+    load = None if config.load_name is None else inside(Path(config.load_name), folder)
     return {**found, "load_name": load} if load is not None else found
 
 
 def _words(config: RunConfig, folder: Path) -> list[object]:
     """Return the words of the command that makes a certificate again."""
-    words: list[object] = [config.model, config.dataset, "--load", config.load_name]
+    words: list[object] = [config.model, config.dataset]
+    words += [] if config.load_name is None else ["--load", config.load_name]
     words += ["--project-dir", folder.parent, "--project", folder.name]
     for name in (*RECORDED, "imports", "batch_size", "num_workers"):
         value, option = getattr(config, name), OPTIONS[name]

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chop.dataset.base import DATASETS, SPLITS, DatasetSpec, MaseDatasetInfo, Split, get_dataset
 from chop.dataset.facts import Adaptation, DataFacts
+from chop.dataset.images import Normalize
 from chop.dataset.tensors import TensorLoader, TensorSplit
 from chop.memory import memory_for
 
@@ -102,9 +103,11 @@ class MaseDataModule:
     def facts(self) -> DataFacts:
         """Return what a network that is trained on these data will assume of others."""
         info = self.dataset_info
-        scalers = [getattr(split, "scaler", None) for split in self._splits.values()]
         names = (tuple(info.class_names), tuple(info.feature_names))
-        return DataFacts(self.name, *names, scaler=next(iter(scalers), None))
+        split = next(iter(self._splits.values()), None)
+        prepare = getattr(split, "prepare", None)
+        pixels = prepare if isinstance(prepare, Normalize) else None
+        return DataFacts(self.name, *names, getattr(split, "scaler", None), pixels)
 
     def adapt_to(self, facts: DataFacts, *, strict: bool = True) -> None:
         """Adapt the data to a network that was trained on data with other `facts`.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from chop.dataset.base import MaseDatasetInfo
+from chop.dataset.images import Normalize
 from chop.dataset.nested import Inputs, map_named
 from chop.dataset.tensors import Scaler, Scalers, TensorSplit, are_same, plain_scalers
 
@@ -25,19 +26,21 @@ LARGEST = float(torch.finfo(torch.float64).max)
 class DataFacts:
     """The data set of a network: the class of each output, the features, and their scaler.
 
-    With several inputs, `scaler` has one for each table, by name. Empty names and a scaler that is
-    None are unknown.
+    With several inputs, `scaler` has one for each table, by name. `pixels` is how images are
+    normalised. Empty names, and a scaler or pixels that are None, are unknown.
     """
 
     dataset: str
     classes: Words = ()
     features: Words = ()
     scaler: Scalers | None = None
+    pixels: Normalize | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
         names = {"classes": list(self.classes), "features": list(self.features)}
-        return {"dataset": self.dataset, **names, **plain_scalers(self.scaler)}
+        pixels = {} if self.pixels is None else {"pixels": asdict(self.pixels)}
+        return {"dataset": self.dataset, **names, **plain_scalers(self.scaler), **pixels}
 
     @classmethod
     def read(cls, table: Any) -> DataFacts:
@@ -50,7 +53,8 @@ class DataFacts:
         for key, values in names.items():
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{key} must be names, not {values!r:.60}")
-        return cls(table["dataset"], **names, scaler=_read_scalers(table))
+        pixels = None if table.get("pixels") is None else _read_pixels(table["pixels"])
+        return cls(table["dataset"], **names, scaler=_read_scalers(table), pixels=pixels)
 
 
 def _items(table: Mapping[str, Any], key: str) -> tuple[Any, ...]:
@@ -71,16 +75,29 @@ def _read_scalers(table: Mapping[str, Any]) -> Scalers | None:
 
 
 def _read_scaler(table: Any) -> Scaler:
+    return Scaler(**_moments(table, "scaler", "deviation", "feature"))
+
+
+def _read_pixels(table: Any) -> Normalize:
+    columns = _moments(table, "pixels", "std", "channel")
+    peak = table.get("peak")
+    if type(peak) not in (float, int) or not 0 < peak <= LARGEST:
+        raise ValueError(f"peak of the pixels must be a positive number, not {peak!r:.40}")
+    return Normalize(**columns, peak=peak)
+
+
+def _moments(table: Any, of: str, deviation: str, column: str) -> dict[str, tuple[Any, ...]]:
+    """Return the means and deviations in a table, one of each per column."""
     if not isinstance(table, Mapping):
-        raise ValueError(f"the scaler of its data is not a table but {table!r:.40}")
-    columns = {key: _items(table, key) for key in ("mean", "deviation")}
+        raise ValueError(f"the {of} of its data is not a table but {table!r:.40}")
+    columns = {key: _items(table, key) for key in ("mean", deviation)}
     for key, values in columns.items():
         numbers = all(type(v) in (float, int) and abs(v) <= LARGEST for v in values)
         if not numbers or len(values) != len(columns["mean"]) or not values:
-            raise ValueError(f"{key} of the scaler must be one finite number per feature")
-    if not all(value > 0 for value in columns["deviation"]):
-        raise ValueError("deviation of the scaler must be positive")
-    return Scaler(**columns)
+            raise ValueError(f"{key} of the {of} must be one finite number per {column}")
+    if not all(value > 0 for value in columns[deviation]):
+        raise ValueError(f"{deviation} of the {of} must be positive")
+    return columns
 
 
 class Adaptation:

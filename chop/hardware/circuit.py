@@ -14,10 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.files import naming, one_at_a_time, read_json, replaced_folder, restore_folder
+from chop.files import (
+    check_replaceable,
+    naming,
+    one_at_a_time,
+    read_json,
+    replaced_folder,
+    restore_folder,
+)
 from chop.hardware.emit import Backend, Language
 
-__all__ = ["MANIFEST", "Backend", "Circuit", "Language", "Port"]
+__all__ = ["MANIFEST", "Backend", "Circuit", "Language", "Port", "check_place"]
 
 MANIFEST = "circuit.json"
 WORD_BITS = 32
@@ -189,6 +196,13 @@ class Circuit:
             raise ValueError(
                 f"{rtl / MANIFEST} does not describe a circuit; delete {rtl} and run ch emit again"
             ) from error
+
+
+def check_place(hardware: Path) -> None:
+    """Refuse, before a circuit is built, files beside the sources of an earlier one."""
+    rtl = hardware / "rtl"
+    restore_folder(rtl)
+    check_replaceable(rtl, {MANIFEST, *_emitted(rtl)})
 
 
 def _emitted(rtl: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.dataset.base import MaseDatasetInfo
+from chop.dataset.facts import Adaptation, DataFacts
 from chop.files import is_onnx_file, why_missing
 from chop.models.info import MaseModelInfo, ModelSource, ModelTaskType
 
@@ -24,6 +25,7 @@ __all__ = [
     "build_onnx",
     "is_onnx_file",
     "onnx_info",
+    "recorded_facts",
     "takes_channels_last",
 ]
 
@@ -65,6 +67,7 @@ def build_onnx(file: str, info: MaseDatasetInfo) -> nn.Module:
             f"{file} accepts batches of {inputs[0].shape[0]} only; export it with a free batch "
             f"(dynamic_shapes or dynamic_axes in PyTorch)"
         )
+    _warn_of_other_classes(file, network, info)
     sample = _sample_shape(info)
     if sample is not None and len(inputs) == 1:
         if takes_channels_last(file, inputs[0].shape[1:], info):
@@ -75,6 +78,34 @@ def build_onnx(file: str, info: MaseDatasetInfo) -> nn.Module:
         examples = {inputs[0].name: torch.zeros(2, *sample, dtype=inputs[0].dtype)}
     model.meta |= {FORMATS: dict(network.formats), INPUTS: examples}
     return model
+
+
+def recorded_facts(metadata: Mapping[str, str], file: str) -> DataFacts | None:
+    """Return what the metadata of a file say about the data of its network; None if nothing."""
+    from chop.onnx.metadata import TRAINED_ON_KEY, noted
+
+    try:
+        table = noted(metadata, TRAINED_ON_KEY)
+        return None if not table else DataFacts.read(table)
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}; export it again") from error
+
+
+def _warn_of_other_classes(file: str, network: OnnxNetwork, info: MaseDatasetInfo) -> None:
+    """Warn if the outputs of a file are not the classes of a data set in its order.
+
+    `MaseDataModule.adapt_to` gives the data the classes of the file, where that is possible.
+    """
+    facts, mine = recorded_facts(network.metadata, file), tuple(info.class_names)
+    if facts is None or not facts.classes or not mine:
+        return
+    labels = Adaptation(info, facts, strict=False).labels
+    if labels != list(range(len(facts.classes))):
+        logger.warning(
+            "the outputs of %s are the classes %s, and those of data set %r are %s, in this order; "
+            "adapt the data with data_module.adapt_to, or train the network on them",
+            *(file, ", ".join(facts.classes), info.name, ", ".join(mine)),
+        )
 
 
 def _sample_shape(info: MaseDatasetInfo) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chop.onnx.packages import need_package
 
-__all__ = ["Array", "Runtime", "input_dtype", "open_session", "session_options"]
+__all__ = ["QONNX", "Array", "Runtime", "input_dtype", "open_session", "session_options"]
 
 Array = NDArray[Any]
 QONNX = "qonnx.custom_op"  # in the domains of its nodes

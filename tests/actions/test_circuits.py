@@ -54,6 +54,25 @@ def test_a_circuit_lies_in_the_project_of_its_checkpoint_and_is_the_same_again(
     assert bytes_of(hardware / "rtl") == first
 
 
+def test_other_files_beside_a_circuit_are_refused_before_anything_is_loaded(
+    here, network, hardware
+):
+    assert here("emit", *network, "--backend", "streaming")[0] == 0
+    (hardware / "rtl" / "mine.sv").write_text("// mine")
+    before = bytes_of(hardware / "rtl")
+    code, _, err = here("emit", *network, "--backend", "streaming")
+    assert code == 1
+    assert "holds other files ('mine.sv'), which would be lost" in err
+    assert "Initialising" not in err
+    assert bytes_of(hardware / "rtl") == before
+
+
+def test_the_limit_of_adders_is_refused_for_streaming_circuits(here, network):
+    code, _, err = here("emit", *network, "--backend", "streaming", "--max-adders", 10)
+    assert code == 2
+    assert "--max-adders is a limit of unrolled circuits; omit it" in err
+
+
 def test_the_suggested_simulation_finds_the_circuit(here, network, tmp_path):
     place = ("--project-dir", tmp_path / "runs", "--project", "other")
     _, _, err = here("emit", *network, "--backend", "streaming", *place)

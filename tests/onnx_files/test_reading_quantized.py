@@ -207,7 +207,19 @@ def quant(x, scale, point, width, *, narrow=0, signed=1, rounding="ROUND"):
     high = 2 ** (width - 1) - 1 if signed else 2**width - 1 - narrow
     low = -(2 ** (width - 1)) + narrow if signed else 0
     whole = np.clip(x / scale + point, low, high)
-    return (({"ROUND": np.rint, "FLOOR": np.floor}[rounding](whole) - point) * scale).astype(F)
+    return ((ROUND[rounding](whole) - point) * scale).astype(F)
+
+
+ROUND = {
+    "ROUND": np.rint,
+    "HALF_EVEN": np.rint,
+    "FLOOR": np.floor,
+    "CEIL": np.ceil,
+    "DOWN": np.fix,
+    "UP": lambda x: np.sign(x) * np.ceil(np.abs(x)),
+    "HALF_UP": lambda x: np.sign(x) * np.floor(np.abs(x) + 0.5),
+    "HALF_DOWN": lambda x: np.sign(x) * np.ceil(np.abs(x) - 0.5),
+}
 
 
 @pytest.mark.parametrize(
@@ -217,8 +229,11 @@ def quant(x, scale, point, width, *, narrow=0, signed=1, rounding="ROUND"):
         {"width": 3, "narrow": 1},
         {"width": 5, "signed": 0},
         {"width": 6, "rounding": "FLOOR"},
+        {"width": 5, "signed": 0, "rounding": "HALF_UP"},
+        {"width": 5, "signed": 0, "rounding": "DOWN"},
         {"width": 7, "scale": 0.3},
         {"width": 8, "point": 3.0},
+        {"width": 8, "point": 4.0},
     ],
     ids=str,
 )
@@ -226,6 +241,8 @@ def test_qonnx_agrees_with_its_definition(settings, tmp_path):
     file = written(quant_model(**settings), tmp_path)
     graph, network = quantized(file)
     x = array(500, 4, scale=3)
+    if settings.get("point", 0) % 2 == 0:  # an odd one makes QONNX round ties to odd codes
+        x[::2] = np.rint(x[::2] * 8) / 8  # half of the multiples of an eighth are ties
     rest = {k: v for k, v in settings.items() if k not in ("scale", "point", "width")}
     scale, point = F(settings.get("scale", 2**-2)), settings.get("point", 0.0)
     rounded = quant(x, scale, point, settings.get("width", 4), **rest)
@@ -241,6 +258,9 @@ def test_qonnx_agrees_with_its_definition(settings, tmp_path):
     ("settings", "reason"),
     [
         ({"rounding": "CEIL"}, "rounds by CEIL"),
+        ({"rounding": "HALF_UP"}, "rounds by HALF_UP, which rounds negative numbers ties away"),
+        ({"rounding": "DOWN"}, "rounds by DOWN, which rounds negative numbers towards zero"),
+        ({"rounding": "STOCHASTIC"}, "which QONNX does not define"),
         ({"width": 2.5}, "no whole number"),
         ({"scale": -1.0}, "not a positive, finite number"),
         ({"signed": 0, "narrow": 1, "width": 4}, "codes from 0 to 14"),
@@ -255,6 +275,40 @@ def test_a_rounding_that_no_format_has_is_refused_by_the_name_of_its_node(
     file = written(quant_model(**settings), tmp_path)
     with pytest.raises(UnreadableModel, match=f"node 'x_d' .Quant.*{reason}"):
         read_network(file)
+
+
+@pytest.mark.parametrize("mode", ROUND)
+def test_constants_are_rounded_as_by_qonnx_in_every_mode(mode, tmp_path, package):
+    """Also in those that no format of an activation has."""
+    package("qonnx")
+    from qonnx.custom_op.general.intquant import int_quant
+
+    weight = np.concatenate([np.arange(-20, 20, dtype=F) / 16, array(40)]).reshape(8, 10)
+    constants = {"w": weight, "s": F(2**-3), "z": F(0), "n": F(4)}
+    nodes = [
+        node("Quant", ["w", "s", "z", "n"], "w_d", QONNX, narrow=0, signed=1, rounding_mode=mode),
+        node("MatMul", ["x", "w_d"], "y"),
+    ]
+    proto = model(nodes, {"x": ["batch", 8]}, ["y"], constants, domains={QONNX: 1})
+    network = read_network(written(proto, tmp_path))
+    width = np.array(4.0, F)  # as the executor passes it
+    wanted = int_quant(weight, F(2**-3), F(0), width, True, False, mode)
+    (ours,) = computed(network.model, {"x": np.eye(8, dtype=F)})
+    assert np.array_equal(ours, wanted)
+
+
+def test_ties_after_a_relu_are_rounded_up_by_half_up_with_a_sign(tmp_path):
+    proto = quant_model(width=5, rounding="HALF_UP")
+    for each in proto.graph.node:
+        each.input[:] = ["r" if name == "x" else name for name in each.input]
+    proto.graph.node.insert(0, node("Relu", ["x"], "r"))
+    graph, network = quantized(written(proto, tmp_path))
+    assert network.formats["fc"]["data_in_rounding"] == "up"
+    x = np.rint(array(500, 4, scale=3) * 8) / 8
+    rounded = quant(np.maximum(x, 0), F(2**-2), 0, 5, rounding="HALF_UP")
+    wanted = rounded @ quant(array(4, 3), F(2**-3), 0, 8) + array(3)
+    (ours,) = computed(graph.model, {"x": x.astype(F)})
+    np.testing.assert_allclose(ours, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_a_weight_in_blocks_stays_in_float_with_its_numbers(tmp_path):

@@ -51,7 +51,7 @@ def _files(
             outside = path.relative_to(network.parent).as_posix()
             yield path, "network", inside(path, folder) or outside
     if "onnx" in chosen:
-        for path in onnx_files(folder):
+        for path in onnx_files(folder, network):
             for part in (path, *OnnxFile.read(path).data_files):
                 yield part, "onnx", inside(part, folder) or part.name
     if "verilog" in chosen:

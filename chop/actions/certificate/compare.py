@@ -24,6 +24,8 @@ __all__ = ["FORMAT", "Certificate", "certified", "chosen_ways", "missing_ways"]
 
 logger = logging.getLogger(__name__)
 
+# what adds a way to a project
+COMMANDS: dict[Way, str] = {"onnx": "ch export", "verilog": "ch emit"}
 FORMAT, VERSION = "mase-certificate", 1
 
 
@@ -46,6 +48,7 @@ class Certificate:
             }
             for column in self.record["ways"]
         ]
+        rows += [{"Way": way, "Mismatches": "missing"} for way in self.record["missing"]]
         return tabulate(rows, headers="keys", disable_numparse=True)
 
 
@@ -55,24 +58,25 @@ def _mismatches(column: Mapping[str, Any]) -> str:
     return "not compared" if column["mismatches"] is None else f"{column['mismatches']:,}"
 
 
-def missing_ways(folder: Path) -> dict[Way, str]:
-    """Return what a project does not have, with the command that makes it."""
+def missing_ways(
+    folder: Path, commands: Mapping[Way, str] = COMMANDS, model: Path | None = None
+) -> dict[Way, str]:
+    """Return what a project does not have, with the commands that add it."""
     missing: dict[Way, str] = {}
-    if not onnx_files(folder):
-        missing["onnx"] = f"there is no ONNX file in {folder / ONNX}; run ch export first"
+    if not onnx_files(folder, model):
+        missing["onnx"] = f"there is no ONNX file in {folder / ONNX}; add it with "
     if not has_circuit(folder):
-        missing["verilog"] = f"there is no circuit in {folder / 'hardware'}; run ch emit first"
-    return missing
+        missing["verilog"] = f"there is no circuit in {folder / 'hardware'}; add it with "
+    return {way: reason + commands[way] for way, reason in missing.items()}
 
 
-def chosen_ways(folder: Path, against: Sequence[Way]) -> tuple[list[Way], list[str]]:
-    """Return the ways to compare, and what is missing; refuse to go on without a named one."""
-    missing = missing_ways(folder)
+def chosen_ways(against: Sequence[Way], missing: Mapping[Way, str]) -> list[Way]:
+    """Return the ways to compare; refuse to go on without one that is named."""
     for way in against:
         if way in missing:
             raise FileNotFoundError(missing[way])
     wanted = {*against, "integers"} if against else set(WAYS) - missing.keys()
-    return [way for way in WAYS if way in wanted], [*missing.values()] if not against else []
+    return [way for way in WAYS if way in wanted]
 
 
 def certified(
@@ -81,15 +85,19 @@ def certified(
     *,
     network: Path | None = None,
     names: Mapping[str, str] | None = None,
-    missing: Sequence[str] = (),
+    required: Sequence[Way] = (),
+    missing: Mapping[Way, str] | None = None,
     command: str = "",
     options: Mapping[str, Any] | None = None,
     earlier: Mapping[str, Any] | None = None,
 ) -> Certificate:
-    """Run the vectors in all `ways`; `network` is the saved graph, and `earlier` a certificate."""
+    """Run the vectors in all `ways`, of which those in `required` must be compared.
+
+    `network` is the saved graph, and `earlier` a certificate.
+    """
     files = [asdict(each) for each in artefacts(subject.folder, network, ways)]
     columns, bounds = _columns(subject, ways)
-    difference = _difference(subject, columns, earlier)
+    difference = _difference(subject, columns, earlier) or _not_compared(columns, required)
     is_compared = any(column.mismatches is not None or column.faults for column in columns)
     record = {
         "format": FORMAT,
@@ -112,7 +120,7 @@ def certified(
         "codes": checksum(subject.expected),
         "bounds": bounds,
         "ways": [column.described(subject.vectors) for column in columns],
-        "missing": list(missing),
+        "missing": dict(missing or {}),
         "versions": versions(_verilator(subject) if "verilog" in ways else None),
         "machine": machine(),
     }
@@ -133,7 +141,7 @@ def _columns(subject: Subject, ways: Sequence[Way]) -> tuple[list[Column], dict[
             logger.info("Running %s vectors through the integer graph...", count)
             columns.append(integers_column(subject))
         elif way == "onnx":
-            for path in onnx_files(subject.folder):
+            for path in onnx_files(subject.folder, subject.file):
                 logger.info("Running %s vectors through %s...", count, subject.inside(path))
                 columns.append(onnx_column(subject, path))
         else:
@@ -165,6 +173,16 @@ def _difference(
     if len(others) > 1 and len(set(others)) == 1 and others[0] != subject.digest:
         sentence += "; the other files are of one network, so the saved graph has been changed"
     return sentence
+
+
+def _not_compared(columns: Sequence[Column], required: Sequence[Way]) -> str | None:
+    """Return that a way that must be compared was only looked at; else None."""
+    for way in required:
+        mine = [column for column in columns if column.way == way and way != "integers"]
+        if mine and all(column.mismatches is None for column in mine):
+            reasons = [f"{c.label}: {note}" for c in mine for note in c.notes]
+            return f"{way} was not compared: {', '.join(reasons)}"
+    return None
 
 
 def _verilator(subject: Subject) -> str:

@@ -12,7 +12,7 @@ from chop.version import __version__
 
 __all__ = ["machine", "versions"]
 
-PACKAGES = ("torch", "numpy", "onnx", "onnxruntime")
+PACKAGES = ("torch", "numpy", "onnx", "onnxruntime", "qonnx")
 CPU_INFO = Path("/proc/cpuinfo")
 # on which the kernels for integers depend
 FLAGS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from chop.actions.certificate.ways import Column, Compared, Difference, Subject, compared
 from chop.actions.onnx_models import ONNX
-from chop.files import part_folder
+from chop.files import is_onnx_file, part_folder
 from chop.integers import IntegerGraph
-from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, QONNX_DOMAIN
+from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, metadata_of
+from chop.onnx.qonnx_runtime import QonnxRuntime, why_not_run
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto
-from chop.onnx.runtime import Array, Runtime, input_dtype
+from chop.onnx.runtime import QONNX, Array, Runtime, input_dtype
 from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
 
 __all__ = ["OnnxFile", "onnx_column", "onnx_files"]
@@ -47,7 +48,7 @@ class OnnxFile:
             raise ValueError(f"{path} is not an ONNX file that can be run; {AGAIN}") from error
         if not model.graph.node or not model.graph.output:
             raise ValueError(f"{path} is not an ONNX file with a network; {AGAIN}")
-        return cls(path, model, {each.key: each.value for each in model.metadata_props})
+        return cls(path, model, metadata_of(model))
 
     @property
     def format(self) -> str:
@@ -58,6 +59,11 @@ class OnnxFile:
     def has_codes(self) -> bool:
         """Whether its values are the codes of the integer graph."""
         return self.format == "integer"
+
+    @property
+    def has_quant_nodes(self) -> bool:
+        """Whether it has nodes of QONNX, which onnxruntime does not run."""
+        return any(node.domain.startswith(QONNX) for node in self.model.graph.node)
 
     @property
     def network(self) -> str | None:
@@ -81,21 +87,22 @@ class OnnxFile:
         return [self.path.parent / place for place in dict.fromkeys(places)]
 
 
-def onnx_files(folder: Path) -> list[Path]:
-    """Return the ONNX files of a project."""
-    return sorted((folder / ONNX).glob("*.onnx"))
+def onnx_files(folder: Path, model: Path | None = None) -> list[Path]:
+    """Return the ONNX files of a project, and that of the model if it is one elsewhere."""
+    found = sorted((folder / ONNX).glob("*.onnx"))
+    is_other = model is not None and is_onnx_file(model) and model not in found
+    return [model, *found] if model is not None and is_other else found
 
 
 def onnx_column(subject: Subject, path: Path) -> Column:
     """Return the column of one file."""
     file, name = OnnxFile.read(path), subject.inside(path)
-    domains = {node.domain for node in file.model.graph.node}
-    if QONNX_DOMAIN in domains:
-        note = "it is not run, as onnxruntime has no kernels for the nodes of QONNX"
+    if file.has_quant_nodes and (reason := why_not_run(file.model)):
+        note = f"it is not run: {reason}"
         return Column(
             "onnx", name, faults=_stale(subject, file), notes=(note,), network=file.network
         )
-    session = Session(path)
+    session = Session(file)
     batches = [session.run(batch) for batch in subject.vectors.batches()]
     outputs = {name: np.concatenate([batch[name] for batch in batches]) for name in session.outputs}
     if file.format == FLOAT_FORMAT and file.network is None:
@@ -123,17 +130,23 @@ def onnx_column(subject: Subject, path: Path) -> Column:
 
 
 def _stale(subject: Subject, file: OnnxFile) -> tuple[str, ...]:
-    if file.network is None or file.network == subject.digest:
+    is_reference = file.path == subject.file  # what is read from a file has other names
+    if is_reference or file.network is None or file.network == subject.digest:
         return ()
     sums = f"checksum {file.network[:12]}… instead of {subject.digest[:12]}…"
     return (f"was made from another network ({sums}); {AGAIN}",)
 
 
 class Session:
-    """A network in onnxruntime, on one thread of the CPU, with all optimisations."""
+    """A network in onnxruntime, on one thread of the CPU, with all optimisations.
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.runtime = path, Runtime(path)
+    Files of QONNX run in qonnx's executor.
+    """
+
+    def __init__(self, file: OnnxFile) -> None:
+        self.path = file.path
+        qonnx = file.has_quant_nodes
+        self.runtime = QonnxRuntime(file.path) if qonnx else Runtime(file.path)
         self.outputs = self.runtime.outputs
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Array]:
@@ -142,16 +155,14 @@ class Session:
         if len(declared) == len(inputs) == 1:
             inputs = dict(zip(declared, inputs.values(), strict=True))
         try:
-            return self.runtime.run(
-                {
-                    name: x.numpy().astype(input_dtype(declared[name].type))
-                    if name in declared
-                    else x.numpy()
-                    for name, x in inputs.items()
-                }
-            )
+            return self.runtime.run({name: self._array(name, x) for name, x in inputs.items()})
         except Exception as error:  # of onnxruntime, which has no common class
             raise ValueError(f"{self.path} cannot be run: {_line(error)}; {AGAIN}") from error
+
+    def _array(self, name: str, x: Tensor) -> Array:
+        if isinstance(self.runtime, Runtime) and name in self.runtime.inputs:
+            return x.numpy().astype(input_dtype(self.runtime.inputs[name].type))
+        return x.numpy()
 
 
 def _line(error: Exception) -> str:
@@ -239,7 +250,7 @@ def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | N
     wanted = dict(_values_of_nodes(file, integers))
     try:
         with _with_outputs(file, [*wanted]) as path:
-            values = Session(path).run(inputs)
+            values = Session(replace(file, path=path)).run(inputs)
     except ValueError:  # a value that cannot be an output
         return output
     codes = integers.trace(**inputs)

@@ -36,6 +36,9 @@ VERDICTS = {
     "different": "The ways differ.",
     "not compared": "Nothing was compared.",
 }
+EQUAL_PART = (
+    "All ways that the project has give the same codes for all vectors; others are missing."
+)
 
 
 def certificate_page(record: Mapping[str, Any]) -> str:
@@ -66,9 +69,11 @@ def _section(title: str, content: Html) -> Html:
 
 def _verdict(record: Mapping[str, Any]) -> Html:
     verdict = record["verdict"]
-    parts = [tag("p", tag("strong", VERDICTS[verdict]))]
+    said = EQUAL_PART if verdict == "equal" and record["missing"] else VERDICTS[verdict]
+    parts = [tag("p", tag("strong", said))]
     parts += [tag("p", f"{_capital(record['difference'])}.")] if record["difference"] else []
-    parts += [tag("p", f"Not compared: {reason}.") for reason in record["missing"]]
+    missing = record["missing"].items()
+    parts += [tag("p", f"Not compared, {way}: {_capital(reason)}.") for way, reason in missing]
     return tag("div", *parts, class_=f"verdict {verdict.replace(' ', '-')}")
 
 
@@ -87,7 +92,12 @@ def _results(record: Mapping[str, Any]) -> Html:
         "faults": ["; ".join(way["faults"]) for way in ways],
         "notes": ["; ".join(way["notes"]) for way in ways],
     }
-    head = ["", *(way["way"] for way in ways)]
+    head = ["", *(way["way"] for way in ways), *record["missing"]]
+    empty = ["missing" for _ in record["missing"]]
+    rows = {
+        name: row + (empty if name == "mismatches" else [""] * len(empty))
+        for name, row in rows.items()
+    }
     return table("Results of all ways", head, [[name, *row] for name, row in rows.items()])
 
 

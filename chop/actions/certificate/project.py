@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import ConfigError, default_project_dir
+from chop.actions.onnx_models import ONNX
+from chop.files import is_onnx_file, why_missing
 from chop.options import did_you_mean
 
 __all__ = ["RECORDED", "with_project"]
@@ -23,14 +25,16 @@ TRANSFORMED = Path("software", "transform", "transformed_ckpt")
 def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags of a command with the model and the data set of the project that it names.
 
-    A name alone is that of a project; two are a model and a data set. With `again`, the options of
-    its certificate are added.
+    A name alone is that of a project, or an ONNX file; two are a model and a data set. With
+    `again`, the options of its certificate are added.
     """
     name = flags.get("model") or flags.get("project")
     if "dataset" in flags or ("config" in flags and "model" not in flags):
         return dict(flags)
     if name is None:
         raise ConfigError(f"give a project to verify, by its directory or its name, {OTHERWISE}")
+    if is_onnx_file(name):
+        return _onnx_file(Path(str(name)).expanduser().absolute(), flags)
     folder = _folder(str(name), Path(flags.get("project_dir") or default_project_dir()))
     own = {"project_dir": str(folder.parent), "project": folder.name}
     repeated = _repeated(folder) if flags.get("again") else {}
@@ -38,6 +42,38 @@ def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
     load_type = flags.get("load_type") or repeated.pop("load_type", "mz")
     made = {"load_name": load, "load_type": load_type}
     return {**repeated, **flags, **own, **made, **_names(Path(load), load_type)}
+
+
+def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is verified for an ONNX file alone: the project in which it lies, or the file.
+
+    A file outside a project is compared with the network that is read from it.
+    """
+    if not file.is_file():
+        raise ConfigError(why_missing(file, "file"))
+    project = next((f for f in file.parents if f / ONNX == file.parent), None)
+    if project is not None and any((project / "software").glob("**/graph.json")):
+        against = flags.get("against") or ["onnx"]
+        return with_project({**flags, "model": str(project), "against": against})
+    from chop.onnx.metadata import FORMAT_KEY, MADE_FROM_KEY, metadata_of, noted
+    from chop.onnx.reading.files import load_proto
+
+    metadata = metadata_of(load_proto(file))
+    if metadata.get(FORMAT_KEY) == "integer":
+        raise ConfigError(
+            f"{file} computes in whole numbers, from which the network cannot be read; put it into "
+            f"{ONNX} of the project of its network, and give that project"
+        )
+    names = noted(metadata, MADE_FROM_KEY)
+    dataset = names.get("dataset") if isinstance(names, dict) else None
+    if not isinstance(dataset, str) or not dataset:
+        raise ConfigError(
+            f"{file} does not say which data set it was made for; call ch verify {file} DATASET"
+        )
+    project_dir, name = Path(flags.get("project_dir") or default_project_dir()), file.stem
+    own = {"model": str(file), "dataset": dataset, "project": flags.get("project") or name}
+    repeated = _repeated(project_dir.expanduser() / own["project"]) if flags.get("again") else {}
+    return {**repeated, **flags, **own}
 
 
 def _folder(name: str, project_dir: Path) -> Path:

@@ -152,6 +152,7 @@ class Subject:
     batch_size: int
     folder: Path  # of the project
     timeout: float | None = None
+    file: Path | None = None  # the ONNX file that the network was read from
 
     @property
     def builds(self) -> Path:

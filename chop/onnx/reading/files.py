@@ -9,6 +9,7 @@ from chop.files import why_missing
 from chop.memory import memory_for
 from chop.onnx.packages import need_package
 from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.lowering import without_weights
 from chop.onnx.reading.scan import MOST_STRUCTURE, measure
 
 __all__ = ["MOST_NODES", "OPSETS", "load_proto"]
@@ -98,18 +99,9 @@ def _check_structure(model: Any, owner: str) -> None:
     """Let onnx check names, types and the order of nodes; weights are checked later."""
     import onnx
 
-    bare = onnx.ModelProto(ir_version=model.ir_version)
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
-    whole, graph = model.graph, bare.graph
-    graph.name = whole.name or "network"
-    graph.node.extend(whole.node)
-    graph.input.extend(whole.input)
-    graph.output.extend(whole.output)
-    for output in graph.output:
+    bare = without_weights(model)
+    for output in bare.graph.output:
         output.type.tensor_type.shape.SetInParent()  # exporters may leave it out
-    for tensor in whole.initializer:
-        graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
     try:
         onnx.checker.check_model(bare)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from chop.onnx.metadata import FORMAT_KEY, metadata_of
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto, opset_of
+from chop.onnx.reading.grids import Grid
+from chop.onnx.reading.lowering import FIXES, inlined, lowered
 from chop.onnx.reading.names import identifier
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, operator
@@ -58,6 +61,7 @@ class OnnxNetwork:
     formats: Mapping[str, Mapping[str, Any]]
     inputs: tuple[NetworkInput, ...]
     outputs: tuple[str, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quantize_options(self) -> dict[str, Any]:
@@ -85,9 +89,10 @@ def network_of(
     proto: Any, weights: Mapping[str, Stored], owner: str, sizes: Mapping[str, int]
 ) -> OnnxNetwork:
     """Return the network of a parsed file; for the batch of the file, if it accepts no other."""
-    _check_operators(proto, owner)
     if proto.graph.sparse_initializer:
         raise UnreadableModel(f"{owner} has sparse weights; export the network with dense ones")
+    proto = lowered(inlined(proto, owner))
+    _check_operators(proto, owner)
     inputs = _inputs(proto, weights, owner, sizes)
     free = _with_free_batch(inputs)
     try:
@@ -109,14 +114,15 @@ def _check_operators(proto: Any, owner: str) -> None:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         word = "operator" if len(names) == 1 else "operators"
-        if any(p.key == "mase.format" and p.value == "integer" for p in proto.metadata_props):
+        if metadata_of(proto).get(FORMAT_KEY) == "integer":
             raise UnreadableModel(
                 f"{owner} computes in whole numbers, which cannot be read: export the network as "
                 f"qdq, qcdq or qonnx, or run the file as it is with `runtime='onnxruntime'`"
             )
+        fix = next((FIXES[op] for op in unknown if op in FIXES), "")
         raise UnreadableModel(
             f"{owner} uses the {word} {', '.join(names[:MOST_NAMED])}{more}, which cannot be read; "
-            f"docs/reading_onnx.md lists those that can"
+            f"{fix or 'docs/reading_onnx.md lists those that can'}"
         )
 
 
@@ -192,7 +198,8 @@ def _read(
         replace(each, name=str(node.target))
         for each, node in zip(inputs, [v.node for v in reader.inputs if v.node], strict=True)
     ]
-    return OnnxNetwork(model, reader.configs(), tuple(inputs), tuple(map(identifier, outputs)))
+    names = tuple(map(identifier, outputs))
+    return OnnxNetwork(model, reader.configs(), tuple(inputs), names, metadata_of(proto))
 
 
 def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -222,10 +229,9 @@ def _read_node(reader: Reader, proto: Any, values: dict[str, OnnxValue], owner: 
     missing = [name for name in proto.input if name and name not in values]
     if missing:
         raise node.wrong(f"reads {missing[0]!r:.80}, which no node computes; export it again")
-    grid = None
     first = values.get(proto.input[0]) if proto.input else None
-    if known_as.commutes and first is not None and not first.is_codes:
-        grid = first.grid if first.grid is not None and first.grid.axis is None else None
+    grid = _kept_grid(first, proto.op_type) if known_as.commutes else None
+    is_codes = grid is not None and first is not None and first.is_codes
     for place, name in enumerate(proto.input):
         if name and not known_as.takes_grids and not (grid is not None and place == 0):
             values[name] = reader.settled(values[name])
@@ -237,7 +243,19 @@ def _read_node(reader: Reader, proto: Any, values: dict[str, OnnxValue], owner: 
     listed = [results] if isinstance(results, OnnxValue) else list(results)
     for name, value in zip(node.outputs, listed, strict=False):
         if name and value is not None:
-            values[name] = value.with_grid(grid) if grid is not None else value
+            values[name] = value if grid is None else value.with_grid(grid, is_codes=is_codes)
+
+
+def _kept_grid(value: OnnxValue | None, op: str) -> Grid | None:
+    """Return the grid to which a result is rounded, as the input is; None if it is not.
+
+    Of codes, the largest is that of the largest number; a ReLU compares them with 0, and not with
+    their zero point.
+    """
+    if value is None or value.grid is None or value.grid.axis is not None:
+        return None
+    is_moved = op == "Relu" and value.is_codes and any(value.grid.zero_points)
+    return None if is_moved else value.grid
 
 
 def _output(reader: Reader, values: Mapping[str, OnnxValue], name: str, owner: str) -> Any:

@@ -141,7 +141,7 @@ class Reader:
     def layer(
         self,
         layer: nn.Module,
-        *inputs: OnnxValue,
+        *inputs: OnnxValue | tuple[OnnxValue, ...],
         weights: Mapping[str, Tensor] | None = None,
         path: str = "",
     ) -> Any:
@@ -154,14 +154,14 @@ class Reader:
         path = path or (path_of_weight(weighted) if weights else "") or self.node.path
         op = self.node.op.lower()
         path = self.free_path(f"{path}_{op}" if path in self._paths else path or op)
-        self._check_types(layer, inputs, weights or {})
+        self._check_types(layer, values_in(inputs), weights or {})
         samples = [self._tried(layer, inputs, {}, place) for place in (0, 1)]
         for name, tensor in (weights or {}).items():
             is_buffer = name in dict(layer.named_buffers())
             tensor = tensor.detach().clone().contiguous()
             setattr(layer, name, tensor if is_buffer else nn.Parameter(tensor))
         self._add_module(path, layer)
-        new = self.graph.call_module(path, tuple(self._argument(value) for value in inputs))
+        new = self.graph.call_module(path, mapped(inputs, self._argument))
         return _results(samples, new)
 
     def _check_types(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.lowering import PRODUCTS
 from chop.onnx.reading.names import layer_path
 from chop.onnx.reading.tensors import stored_tensor
 from chop.onnx.reading.values import OnnxValue, is_constant, known
@@ -142,7 +143,7 @@ def operator(domain: str, op: str) -> Operator | None:
 def known_operators() -> list[str]:
     """Return the names of all operators that can be read."""
     _load()
-    return sorted({op for _, op in _known})
+    return sorted({op for _, op in (*_known, *PRODUCTS)})
 
 
 @cache

@@ -13,8 +13,10 @@ from torch import nn
 
 from chop.numerics import FORMATS, from_precision
 from chop.onnx.targets import EXPORT_FORMATS
+from chop.passes.graph.interface import export_onnx
 from chop.passes.graph.interface.export_onnx import ExportError, onnx_model
 from chop.passes.graph.interface.export_onnx.formats import EXPORTS, check_format, export_rows
+from chop.passes.graph.interface.export_onnx.refusals import IN_FLOAT, REFUSALS, refusal_rows
 
 NAMES = sorted({cls.name for cls in FORMATS.values()})
 PRECISION = {
@@ -182,8 +184,33 @@ def test_the_documented_table_is_the_table_of_the_code():
 def test_ch_lists_the_table():
     command = [sys.executable, "-m", "chop", "list", "exports", "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    formats = {row["format"] for row in export_rows()}
     listed = [{"format": row["name"], **{t: row[t] for t in EXPORT_FORMATS}} for row in rows]
-    assert listed == export_rows()
+    assert [row for row in listed if row["format"] in formats] == export_rows()
+    others = {row["name"]: row for row in rows if row["name"] not in formats}
+    assert others.keys() == {each.what for each in REFUSALS.values()}
+    for each in REFUSALS.values():
+        refused = {kind for kind in EXPORT_FORMATS if others[each.what][kind] == "refused"}
+        assert refused - {"onnx"} == set(each.kinds)
+        assert others[each.what]["about"] == each.instead
+
+
+def test_the_documented_refusals_are_those_of_the_code():
+    text = README.read_text(encoding="utf-8")
+    lines = [f"| {' | '.join(row.values())} |" for row in refusal_rows()]
+    whats = tuple(f"| {each.what} |" for each in REFUSALS.values())
+    assert [line for line in text.splitlines() if line.startswith(whats)] == lines
+
+
+def test_every_refusal_is_raised_from_its_row():
+    """A sentence elsewhere would be missing in the table."""
+    folder = Path(export_onnx.__file__).parent
+    code = "".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    named = {*re.findall(r'REFUSALS\["([^"]+)"\]', code), "symmetric", "width"}  # by `which`
+    assert named | {IN_FLOAT} == REFUSALS.keys()
+    for file in ("qdq.py", "qonnx.py", "quantized.py"):
+        text = (folder / file).read_text(encoding="utf-8")
+        assert not re.findall(r'call\.refusal\(\s*f?"', text)
 
 
 def test_an_unknown_format_is_refused():

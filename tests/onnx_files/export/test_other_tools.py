@@ -63,21 +63,29 @@ def quantised(traced, build, x, **options):
 @pytest.mark.parametrize(
     ("build", "shape"), [(jsc_s, (16,)), (small_conv, (3, 8, 8))], ids=["jsc-s", "conv"]
 )
-@pytest.mark.parametrize("options", [{}, {"rounding": "floor"}, {"overflow": "symmetric"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rounding": "floor"}, {"overflow": "symmetric"}, {"rounding": "up", "signed": False}],
+    ids=str,
+)
 def test_the_executor_of_qonnx_gives_the_codes_of_the_integer_graph(
     build, shape, options, traced, wrapped
 ):
     from qonnx.core.onnx_exec import execute_onnx
 
-    x = 2 * torch.randn(500, *shape)
-    graph = quantised(traced, build, x, **options)
+    x = 2 * torch.randn(10_000, *shape)
+    x[::2] = torch.round(32 * x[::2]) / 32  # half of them are ties
+    keys = {f"data_in_{key}": value for key, value in options.items()}
+    graph = quantised(traced, build, x, **keys)
     integers = graph.to_integers()
     model = wrapped(onnx_model(graph, "qonnx"), len(x))
     (name,) = (value.name for value in model.graph.output)
     (source,) = (value.name for value in model.graph.input)
     found = torch.from_numpy(execute_onnx(model, {source: x.numpy()})[name])
     codes = found.double() / integers.codes(integers.outputs[0]).scale.value
-    assert torch.equal(codes, integers.run(x).double())
+    expected = integers.run(x).double()
+    assert torch.equal(codes, expected)
+    assert len(expected.unique()) > 50
 
 
 @pytest.mark.slow

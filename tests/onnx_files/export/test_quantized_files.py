@@ -63,7 +63,7 @@ NETWORKS = {
 def quantized(traced, network, config):
     """Return the quantised graph of a network, and vectors."""
     build, shape = NETWORKS[network]
-    x = 2 * torch.randn(VECTORS if network != "conv" else 2000, *shape)
+    x = 2 * torch.randn(VECTORS, *shape)
     steps = []
     if config["name"] == "affine":
         steps.append(("calibrate", {"input_generator": iter([{"input": x[:500]}]), "silent": True}))
@@ -195,10 +195,14 @@ def test_scales_of_a_grouped_transposed_convolution_differ_from_those_of_its_bia
         (W6A6, "qdq", "rounds to 6 bits, which Q/DQ has not; use `format='qcdq'`"),
         (integer((4, 2), (4, 2)), "qdq", "rounds to 4 bits, which Q/DQ has not"),
         (integer((8, 4), (8, 4), overflow="symmetric"), "qdq", "rounds to a symmetric range"),
-        (integer((8, 4), (8, 4), overflow="wrap"), "qcdq", "wraps codes around, which Q/DQ cannot"),
+        (integer((8, 4), (8, 4), overflow="wrap"), "qcdq", "wraps codes of activations around"),
         (integer((20, 4), (8, 4)), "qcdq", "rounds to 20 bits, and Q/DQ has at most 16"),
-        (integer((8, 4), (8, 4), rounding="up"), "qonnx", "rounds ties up, which QONNX does not"),
-        (integer((8, 4), (8, 4), overflow="wrap"), "qonnx", "wraps codes around, which QONNX"),
+        (
+            integer((8, 4), (8, 4), rounding="up"),
+            "qonnx",
+            "rounds negative ties up, and QONNX away",
+        ),
+        (integer((8, 4), (8, 4), overflow="wrap"), "qonnx", "wraps codes of activations around"),
         (PER_CHANNEL, "qonnx", "has a zero point, which QONNX rounds in another way"),
     ],
 )

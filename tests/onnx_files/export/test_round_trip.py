@@ -80,8 +80,9 @@ def test_an_exported_file_is_read_as_the_same_integer_graph(build, kind, width, 
         ("qdq", config(8, data_in_signed=False)),
         ("qdq", config(8, bias_width=8, bias_frac_width=12)),
         ("qonnx", config(8, data_in_rounding="floor")),
+        ("qonnx", config(8, data_in_rounding="up", data_in_signed=False)),
     ],
-    ids=["symmetric", "weights of 5 bits", "unsigned", "fine bias", "floor"],
+    ids=["symmetric", "weights of 5 bits", "unsigned", "fine bias", "floor", "up"],
 )
 def test_an_exported_file_computes_the_same_after_it_was_read(
     build, kind, options, traced, tmp_path

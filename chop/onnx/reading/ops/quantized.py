@@ -21,6 +21,19 @@ CODES = {
     "INT32": (-(2**31), 2**31 - 1),
 }  # fmt: skip
 ROUNDINGS: dict[str, Rounding] = {"ROUND": "even", "HALF_EVEN": "even", "FLOOR": "floor"}
+# those of QONNX that go away from zero or towards it are ours for numbers that are not negative
+POSITIVE_ROUNDINGS: dict[str, Rounding] = {"HALF_UP": "up", "DOWN": "floor"}
+# what QONNX's modes do with constants
+ROUNDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "ROUND": torch.round,
+    "HALF_EVEN": torch.round,
+    "FLOOR": torch.floor,
+    "CEIL": torch.ceil,
+    "DOWN": torch.trunc,
+    "UP": lambda x: x.sign() * x.abs().ceil(),
+    "HALF_UP": lambda x: x.sign() * (x.abs() + 0.5).floor(),
+    "HALF_DOWN": lambda x: x.sign() * (x.abs() - 0.5).ceil(),
+}
 OUTPUT_TYPES = {2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 21: "UINT4", 22: "INT4"}
 
 
@@ -167,19 +180,37 @@ def _in_blocks(node: OnnxNode, x: OnnxValue) -> Tensor:
 @reads("Quant", "IntQuant", domains=QONNX, takes_grids=True)
 def quant(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read QONNX's rounding to any width, with constant parameters."""
+    x, mode = node[0], str(node.attribute("rounding_mode", "ROUND")).upper()
+    if mode not in ROUNDERS:
+        raise node.wrong(f"rounds by {mode}, which QONNX does not define; use ROUND or FLOOR")
     grid = _qonnx_grid(node)
-    x = node[0]
     if not x.is_known:
+        grid = replace(grid, rounding=_rounding(reader, node, mode, grid))
         x = x if x.grid in (None, grid) else reader.settled(x)
         return x.with_grid(grid)
     scale, point = _shaped(x.tensor, grid)
-    rounded = torch.floor if grid.rounding == "floor" else torch.round
 
     def numbers(t: Tensor) -> Tensor:
-        codes = rounded((t / scale + point).clamp(grid.low, grid.high))
+        codes = ROUNDERS[mode]((t / scale + point).clamp(grid.low, grid.high))
         return ((codes - point) * scale).to(t.dtype)
 
     return _each(x, numbers).with_grid(grid)
+
+
+def _rounding(reader: Reader, node: OnnxNode, mode: str, grid: Grid) -> Rounding:
+    """Return the rounding of ours that a mode of QONNX is for activations."""
+    is_positive = not grid.signed or isinstance(reader.layer_of(node[0]), nn.ReLU)
+    if mode in POSITIVE_ROUNDINGS and is_positive:
+        return POSITIVE_ROUNDINGS[mode]
+    if mode in POSITIVE_ROUNDINGS:
+        way = {"HALF_UP": "ties away from zero", "DOWN": "towards zero"}[mode]
+        raise node.wrong(
+            f"rounds by {mode}, which rounds negative numbers {way}, as no format does; use ROUND "
+            f"or FLOOR, or codes without a sign"
+        )
+    if mode not in ROUNDINGS:
+        raise node.wrong(f"rounds by {mode}, which no format does; use ROUND or FLOOR")
+    return ROUNDINGS[mode]
 
 
 def _qonnx_grid(node: OnnxNode) -> Grid:
@@ -190,9 +221,6 @@ def _qonnx_grid(node: OnnxNode) -> Grid:
     width = int(widths.pop())
     if not 1 <= width <= 32:
         raise node.wrong(f"has {width} bits; only 1 to 32 can be read")
-    way = str(node.attribute("rounding_mode", "ROUND")).upper()
-    if way not in ROUNDINGS:
-        raise node.wrong(f"rounds by {way}, which no format does; use ROUND or FLOOR")
     signed, narrow = bool(node.attribute("signed", 1)), bool(node.attribute("narrow", 0))
     high = 2 ** (width - signed) - 1 - (narrow and not signed)
     low = (-(2 ** (width - 1)) + narrow) if signed else 0
@@ -201,7 +229,7 @@ def _qonnx_grid(node: OnnxNode) -> Grid:
     if len(points) != len(scales):
         raise node.wrong("has not as many zero points as scales; export the network again")
     parts = tuple(scales), tuple(points)
-    return Grid(*parts, int(low), int(high), axis, ROUNDINGS[way], label=node.label)
+    return Grid(*parts, int(low), int(high), axis, label=node.label)
 
 
 def _axis(node: OnnxNode, scales: list[float]) -> int | None:

@@ -19,7 +19,7 @@ ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], 
 
 @reads("LSTM", "GRU", "RNN")
 def recurrent(reader: Reader, node: OnnxNode) -> list[OnnxValue | None]:
-    """Read a recurrent layer without initial states, peepholes or lengths."""
+    """Read a recurrent layer without peepholes or lengths; initial states may be given."""
     _check(node)
     weights, hidden = [node.constant(place, "weight") for place in (1, 2)], node[2].tensor.shape[2]
     if any(weight is None or weight.rank != 3 for weight in weights):
@@ -32,7 +32,8 @@ def recurrent(reader: Reader, node: OnnxNode) -> list[OnnxValue | None]:
         batch_first=first, device="meta", **more,
     )  # fmt: skip
     tensors = _tensors(node, bias, hidden)
-    found = reader.layer(layer, node[0], weights=tensors)
+    states = _states(reader, node, batch_first=first)
+    found = reader.layer(layer, node[0], *states, weights=tensors)
     directions = 2 if both else 1
     return _results(reader, node, found, directions, hidden, batch_first=first)
 
@@ -55,12 +56,30 @@ def _check(node: OnnxNode) -> None:
         "applies the reset gate before the product": node.op == "GRU"
         and not node.attribute("linear_before_reset", 0),
         "has lengths of sequences": not _is_absent(node.get(4), node),
-        "has an initial state": not all(_is_zero(node.get(place)) for place in (5, 6)),
+        "has one initial state of two": node.op == "LSTM" and _has_one_state(node),
         "has peepholes": not _is_zero(node.get(7)),
     }
     for problem, holds in problems.items():
         if holds:
             raise node.wrong(f"{problem}, which cannot be read; export the network without that")
+
+
+def _has_one_state(node: OnnxNode) -> bool:
+    given = [node.get(place) for place in (5, 6)]
+    return any(value is None for value in given) and not all(_is_zero(value) for value in given)
+
+
+def _states(
+    reader: Reader, node: OnnxNode, *, batch_first: bool
+) -> list[OnnxValue | tuple[OnnxValue, ...]]:
+    """Return the initial states as torch's layers take them; none if all are zero."""
+    places = (5, 6) if node.op == "LSTM" else (5,)
+    if all(_is_zero(node.get(place)) for place in places):
+        return []
+    states = [node[place] for place in places]
+    if batch_first:
+        states = [reader.call(torch.transpose, state, 0, 1) for state in states]
+    return [tuple(states)] if node.op == "LSTM" else [states[0]]
 
 
 def _is_zero(value: OnnxValue | None) -> bool:

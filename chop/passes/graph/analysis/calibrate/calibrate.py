@@ -10,7 +10,6 @@ from annotated_types import Ge, Gt, Le
 from tabulate import tabulate
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
-from tqdm import tqdm
 
 from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
@@ -30,6 +29,7 @@ from chop.passes.graph.transforms.quantize.output_error import INPUTS, Distance
 from chop.passes.graph.transforms.quantize.quantize import why_not_quantized
 from chop.passes.graph.transforms.repair.channels import require_float
 from chop.passes.options import OutputPath, Problem, check_picture
+from chop.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,10 @@ def _observe(
 ) -> dict[fx.Node, dict[tuple[str, str], Histogram]]:
     """Return the histogram of every target."""
     watch = HistogramWatch(graph, targets, bins, per_channel)
-    with restored_random_state(graph.model), tqdm(total=source.total, desc="Calibrating") as bar:
+    with (
+        restored_random_state(graph.model),
+        progress_bar(total=source.total, desc="Calibrating") as bar,
+    ):
         for inputs, size in source.of(graph):
             try:
                 watch.run_unchanged(inputs)

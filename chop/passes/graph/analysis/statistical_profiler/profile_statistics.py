@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 from torch import Tensor, fx
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
@@ -27,6 +26,7 @@ from chop.passes.graph.describe.interpreter import GraphRunner, RunError, restor
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import By, select
+from chop.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,9 @@ def _activation_targets(nodes: Iterable[fx.Node], statistics: Statistics, output
 
 def _profile_weights(graph: MaseGraph, targets: Targets) -> None:
     """Update the statistics of every weight; the progress bar counts all nodes, as in the labs."""
-    for node in tqdm(graph.nodes, total=len(graph.nodes), desc="Profiling weight statistics"):
+    for node in progress_bar(
+        graph.nodes, total=len(graph.nodes), desc="Profiling weight statistics"
+    ):
         for name, stats in targets.get(node, {}).items():
             module = mase(node).module
             assert module is not None
@@ -153,7 +155,7 @@ def _profile_activations(
     batched: dict[tuple[fx.Node, str], bool] = {}
     with (
         restored_random_state(graph.model),
-        tqdm(total=total, desc="Profiling act statistics") as bar,
+        progress_bar(total=total, desc="Profiling act statistics") as bar,
     ):
         for inputs, size in batches(graph, input_generator, num_samples):
             try:

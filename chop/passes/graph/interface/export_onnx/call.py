@@ -254,5 +254,16 @@ class OpCall:
             )
         return self.add("Reshape", x, self.ints(*(-1 if n is None else n for n in wanted)))
 
+    def rounded(self, x: str, rounding: str) -> str:
+        """Round a value to whole numbers: ties to even or up, or always down."""
+        if rounding == "floor":
+            return self.add("Floor", x)
+        near = self.add("Round", x)
+        if rounding == "even":
+            return near
+        # exact, unlike the sum of a number and one half
+        tie = self.add("Equal", self.add("Sub", x, near), self.constant(0.5))
+        return self.add("Add", near, self.cast(tie, torch.bool, torch.float32))
+
     def refusal(self, reason: str) -> ExportError:
         return ExportError(f"node {self.node.name!r} ({self.op}) {reason}")

@@ -12,7 +12,15 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.onnx import save_model
-from chop.onnx.metadata import ACCURACY_KEY, FORMAT_KEY, FORMATS_KEY, NETWORK_KEY, VERSION_KEY
+from chop.onnx.metadata import (
+    ACCURACY_KEY,
+    FORMAT_KEY,
+    FORMATS_KEY,
+    MADE_FROM_KEY,
+    NETWORK_KEY,
+    TRAINED_ON_KEY,
+    VERSION_KEY,
+)
 from chop.onnx.targets import ExportFormat
 from chop.options import Share
 from chop.passes.base import PassArgsError, graph_pass
@@ -26,6 +34,7 @@ __all__ = ["export_onnx_interface_pass"]
 
 logger = logging.getLogger(__name__)
 
+NOTES = {TRAINED_ON_KEY: "trained_on", MADE_FROM_KEY: "made_from"}  # in the meta of a graph
 EXACT_BITS = 24  # up to which float32 adds whole numbers exactly
 
 
@@ -43,7 +52,8 @@ def export_onnx_interface_pass(
     `format` is `onnx` (the float network), `qdq` or `qcdq` (QuantizeLinear, DequantizeLinear and
     Clip, for onnxruntime), `qonnx` (Quant nodes, for FINN and hls4ml) or `integer` (whole numbers
     only). A quantised network exports exactly, or is refused by the names of its nodes. `accuracy`
-    goes into the metadata of the file, with the formats of all nodes. `silent` logs nothing.
+    goes into the metadata of the file, with the formats of all nodes, and the classes and the
+    scaler of the data (`graph.meta["trained_on"]`). `silent` logs nothing.
     """
     try:
         facts, notes = _facts(graph, format, accuracy)
@@ -73,6 +83,9 @@ def _facts(
     facts = {FORMAT_KEY: format, VERSION_KEY: __version__}
     if accuracy is not None:
         facts[ACCURACY_KEY] = str(accuracy)
+    facts |= {
+        key: json.dumps(_plain(graph.meta[n])) for key, n in NOTES.items() if graph.meta.get(n)
+    }
     if format == "onnx":
         return facts, ()
     facts[FORMATS_KEY] = json.dumps(_configs(graph))

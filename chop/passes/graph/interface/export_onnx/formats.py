@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from chop.numerics import FORMATS, NumberFormat
 from chop.onnx.targets import EXPORT_FORMATS, ExportFormat
+from chop.passes.graph.interface.export_onnx.refusals import IN_FLOAT, REFUSALS
 from chop.passes.graph.interface.export_onnx.values import ExportError
 
-__all__ = ["EXPORTS", "Export", "check_format", "export_rows"]
+__all__ = ["EXPORTS", "LISTED", "Export", "check_format", "export_rows"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ _IN_INTEGER = {
     for name, rule in _IN_QDQ.items()
 } | {"float": Export(UNROUNDED, UNROUNDED)}
 
-EXPORTS: Mapping[str, Mapping[ExportFormat, Export]] = {
+EXPORTS: dict[str, Mapping[ExportFormat, Export]] = {
     name: {
         "onnx": EXACT if name == "float" else Export(NONE, NONE),
         "qdq": _IN_QDQ[name],
@@ -77,6 +78,17 @@ EXPORTS: Mapping[str, Mapping[ExportFormat, Export]] = {
         "integer": _IN_INTEGER[name],
     }
     for name in _IN_QDQ
+}
+
+
+# what `ch list exports` shows: formats, and what of them some files refuse
+LISTED: Mapping[str, Mapping[ExportFormat, Export]] = EXPORTS | {
+    each.what: {
+        kind: Export(each.instead, each.instead) if kind in each.kinds else EXACT
+        for kind in EXPORT_FORMATS
+    }
+    | ({} if key == IN_FLOAT else {"onnx": Export(NONE, NONE)})
+    for key, each in REFUSALS.items()
 }
 
 

@@ -20,6 +20,7 @@ from chop.passes.graph.interface.export_onnx.quantized import (
     formats_of_node,
     quantizing_nodes,
 )
+from chop.passes.graph.interface.export_onnx.refusals import IN_FLOAT, REFUSALS
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import ExportError
 from chop.passes.graph.interface.export_onnx.writer import GraphWriter, named_leaves
@@ -95,7 +96,8 @@ def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
         elif has_trait(known.op(node), "weighted_sum"):
             in_float.append(node.name)
     _refuse(hooked, "these layers have hooks, which may change their values", "remove the hooks")
-    _refuse(odd, "these layers have no such nodes", "use `format='integer'`")
+    if odd:
+        raise ExportError(REFUSALS["odd"].say(names=_some(odd)))
     if target == "onnx":
         what = "`format='onnx'` is for float networks, and these nodes are quantised"
         _refuse(rounded, what, "use `format='qdq'` or another quantised one")
@@ -125,11 +127,8 @@ def _is_in_float(node: fx.Node) -> bool:
 
 
 def _refuse_float(names: list[str], target: ExportFormat) -> None:
-    _refuse(
-        names,
-        f"`format='{target}'` is for quantised networks, and these layers are in float",
-        "quantise them first, or use `format='onnx'`",
-    )
+    if names:
+        raise ExportError(REFUSALS[IN_FLOAT].say(kind=target, names=_some(names)))
 
 
 def _refuse(names: list[str], what: str, fix: str) -> None:

@@ -11,9 +11,11 @@ import torch
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
 from chop.numerics.fp8 import FP8
-from chop.numerics.integer import Integer
+from chop.numerics.integer import Integer, Rounding
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant, storage_type
+from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["Qdq"]
@@ -123,37 +125,40 @@ class Qdq:
 
     def _check(self, call: OpCall, fmt: Integer | Affine, codes: ActivationCodes) -> None:
         if isinstance(fmt, Integer) and fmt.overflow == "wrap":
-            raise call.refusal("wraps codes around, which Q/DQ cannot; use `format='integer'`")
+            raise call.refusal(REFUSALS["wrap"].say(operand="activations"))
         if codes.width > LARGEST:
-            raise call.refusal(
-                f"rounds to {codes.width} bits, and Q/DQ has at most {LARGEST}; use "
-                f"`format='integer'`"
-            )
+            raise call.refusal(REFUSALS["wide"].say(width=codes.width))
         if not self.clip and (codes.width not in NATURAL or codes.symmetric):
-            what = "a symmetric range" if codes.symmetric else f"{codes.width} bits"
-            raise call.refusal(f"rounds to {what}, which Q/DQ has not; use `format='qcdq'`")
+            which = "symmetric" if codes.symmetric else "width"
+            raise call.refusal(REFUSALS[which].say(width=codes.width))
 
     def _steps(self, call: OpCall, x: str, fmt: Integer | Affine, scale: Any) -> tuple[str, Any]:
         """Return what is quantised, and its step: rounding other than to even goes before it."""
         if isinstance(fmt, Affine) or fmt.rounding == "even":
             return x, scale
         if fmt.frac_width < 0:
-            raise call.refusal(f"rounds {fmt.rounding} to steps above 1; use rounding = 'even'")
-        one = np.array(1, dtype=np.float32)
-        whole = call.add("Mul", x, call.constant(np.asarray(1 / scale, dtype=np.float32)))
-        if fmt.rounding == "floor":
-            return call.add("Floor", whole), one
-        near = call.add("Round", whole)
-        rest = call.add("Sub", whole, near)
-        tie = call.add("Equal", rest, call.constant(np.array(0.5, dtype=np.float32)))
-        return call.add("Add", near, call.cast(tie, torch.bool, torch.float32)), one
+            raise call.refusal(REFUSALS["coarse"].say(rounding=fmt.rounding))
+        inverse = np.asarray(1 / scale, dtype=np.float32)
+        return _whole(call, x, inverse, fmt.rounding), np.array(1, dtype=np.float32)
+
+    def by_element(self, call: OpCall, x: str, bits: ElementBits) -> tuple[str, Integer | None]:
+        """Return a value rounded element by element in float, and a format that holds it exactly.
+
+        A Q/DQ pair of that format lets runtimes compute with integers. Without it, the value needs
+        more bits than a pair has.
+        """
+        x = _whole(call, x, bits.inverse_steps, bits.rounding)
+        x = call.add("Max", x, call.constant(bits.low.astype(np.float32)))
+        x = call.add("Min", x, call.constant(bits.high.astype(np.float32)))
+        x = call.add("Mul", x, call.constant(bits.steps))
+        return x, bits.cover(NATURAL)
 
     def _clipped_before(self, call: OpCall, x: str, codes: ActivationCodes, step: Any) -> str:
         """Clip the value instead of its codes, as runtimes have no Clip for 16 bits."""
         if codes.high - codes.low == 2**LARGEST - 1:
             return x
         if step.ndim:
-            raise call.refusal("rounds channels to 9 to 15 bits; use 8 or 16 bits")
+            raise call.refusal(REFUSALS["wide channels"].reason)
         bounds = ((n - int(codes.zero)) * step for n in (codes.low, codes.high))
         names = (call.constant(np.asarray(bound, dtype=np.float32)) for bound in bounds)
         return call.add("Clip", x, *names)
@@ -162,10 +167,7 @@ class Qdq:
         one, zero = call.constant(np.array(1, dtype=np.float32)), self._fp8_zero(call, fmt)
         beyond = fmt(torch.tensor([1e6, torch.inf, -torch.inf])).abs()
         if not bool((beyond == fmt.largest).all()):
-            raise call.refusal(
-                "rounds large values to infinity or NaN, which onnxruntime does in its own way; "
-                "use data_in_saturate = true"
-            )
+            raise call.refusal(REFUSALS["fp8"].reason)
         codes = call.add("QuantizeLinear", x, one, zero, saturate=1)
         return Coded(codes, one, zero)
 
@@ -211,6 +213,11 @@ class Qdq:
         if grid is None:
             return call.builder.constant(values, name), True
         return self._integers(call, grid, name), False
+
+
+def _whole(call: OpCall, x: str, inverse: Any, rounding: Rounding) -> str:
+    """Return a value in steps, rounded to whole numbers."""
+    return call.rounded(call.add("Mul", x, call.constant(inverse)), rounding)
 
 
 def _bias_grid(values: Any, product: Any) -> CodedConstant | None:

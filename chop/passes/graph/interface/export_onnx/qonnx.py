@@ -12,12 +12,17 @@ from chop.numerics.binary import Binary
 from chop.numerics.integer import Integer
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant
+from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["QonnxNodes"]
 
-ROUNDINGS = {"even": "ROUND", "floor": "FLOOR"}
+# HALF_UP rounds ties away from zero, which is up for numbers that are not negative
+ROUNDINGS = {"even": "ROUND", "floor": "FLOOR", "up": "HALF_UP"}
+# nodes that give numbers of their input only
+MOVES = ("Flatten", "Reshape", "Transpose", "MaxPool", "Squeeze", "Unsqueeze", "Identity")
 
 
 class QonnxNodes:
@@ -30,13 +35,11 @@ class QonnxNodes:
         """Return a value rounded to a format."""
         if isinstance(fmt, Binary):
             if not fmt.bipolar or fmt.scaled or fmt.stochastic:
-                raise call.refusal("binarises other than to the sign; use bipolar = true alone")
+                raise call.refusal(REFUSALS["not signs"].reason)
             return self._add(call, "BipolarQuant", x, self._number(call, 1.0))
         if isinstance(fmt, Affine):
             if any(fmt.zero_points):
-                raise call.refusal(
-                    "has a zero point, which QONNX rounds in another way; use zero_point = 0"
-                )
+                raise call.refusal(REFUSALS["zero point"].reason)
             scale = fmt.tensors()[0].numpy()
             if fmt.axis is not None:
                 shape = [1] * len(facts.shape)
@@ -45,15 +48,35 @@ class QonnxNodes:
             narrow = fmt.symmetric and fmt.signed
             return self._quant(call, x, scale, fmt.width, fmt.signed, narrow)
         assert isinstance(fmt, Integer)
-        if fmt.overflow == "wrap" or fmt.rounding not in ROUNDINGS:
-            what = "wraps codes around" if fmt.overflow == "wrap" else "rounds ties up"
-            raise call.refusal(f"{what}, which QONNX does not; use rounding = 'even' and saturate")
+        if fmt.overflow == "wrap":
+            raise call.refusal(REFUSALS["wrap"].say(operand="activations"))
+        how = self._mode(call, x, fmt)
         if fmt.width == 1 and fmt.signed:
-            raise call.refusal("has one bit with a sign, which QONNX takes for a sign; use binary")
+            raise call.refusal(REFUSALS["one bit"].reason)
         scale = np.array(2.0**-fmt.frac_width, dtype=np.float32)
         narrow = fmt.overflow == "symmetric" and fmt.signed
-        how = ROUNDINGS[fmt.rounding]
         return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
+
+    def by_element(self, call: OpCall, x: str, bits: ElementBits) -> tuple[str, None]:
+        """Return a value rounded element by element: clipped first, as a Quant has one width."""
+        how = self._mode(call, x, bits)
+        low, high = bits.range
+        x = call.add("Max", x, call.constant(low))
+        x = call.add("Min", x, call.constant(high))
+        return self._quant(call, x, bits.steps, bits.width, bits.signed, False, how), None
+
+    def _mode(self, call: OpCall, x: str, fmt: Integer | ElementBits) -> str:
+        """Return the rounding mode of an activation."""
+        if fmt.rounding == "up" and fmt.signed and not self._is_positive(call, x):
+            raise call.refusal(REFUSALS["up"].reason)
+        return ROUNDINGS[fmt.rounding]
+
+    def _is_positive(self, call: OpCall, x: str) -> bool:
+        """Whether a value comes from a ReLU, so that it is never negative."""
+        maker = next((n for n in call.builder.nodes if x in n.output), None)
+        if maker is not None and maker.op_type in MOVES:
+            return self._is_positive(call, maker.input[0])
+        return maker is not None and maker.op_type == "Relu"
 
     def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
         return None
@@ -62,7 +85,7 @@ class QonnxNodes:
         """Return a constant in float behind a Quant node, which leaves it as it is."""
         values = call.builder.constant(grid.values(), name)
         if grid.zero.any():
-            raise call.refusal("has weights with zero points; use weight_zero_point = 0")
+            raise call.refusal(REFUSALS["weight zero point"].reason)
         scale = grid.scale
         if grid.axis is not None:
             shape = [1] * grid.codes.ndim

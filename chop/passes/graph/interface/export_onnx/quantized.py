@@ -18,11 +18,13 @@ from chop.numerics.mixed_rounding import MixedRounding
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.formats import check_format
 from chop.passes.graph.interface.export_onnx.grids import constant_grid
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.qdq import Qdq
 from chop.passes.graph.interface.export_onnx.qonnx import QonnxNodes
+from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, tensor_of
 from chop.passes.graph.interface.export_onnx.values import ExportError, TensorFacts
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
@@ -61,7 +63,7 @@ class QuantizedOperands(FloatOperands):
             return "data_in" if place == 0 and "data_in" in self.formats else None
         function: Any = call.node.target
         if function.composed is not None:
-            raise call.refusal("rounds values inside, which no file holds; leave it in float")
+            raise call.refusal(REFUSALS["inside"].reason)
         if place < len(function.names) and place < len(call.args):
             found = function.operands[function.names[place]]
         elif place < len(call.args):
@@ -77,6 +79,11 @@ class QuantizedOperands(FloatOperands):
         fmt = self._format(call, operand)
         if isinstance(fmt, Float):
             return name
+        if isinstance(fmt, ElementBits):
+            name, cover = self.nodes.by_element(call, name, fmt)
+            if cover is None:
+                return name
+            fmt = cover
         if operand == "data_in":
             self.step = _step(fmt)
         return self.nodes.activation(call, name, fmt, facts)
@@ -155,9 +162,9 @@ class QuantizedOperands(FloatOperands):
         return self.activation(call, name, "data_out", facts)
 
     def check_whole(self, call: OpCall) -> None:
-        raise call.refusal("rounds values inside, which no file holds; leave this layer in float")
+        raise call.refusal(REFUSALS["inside"].reason)
 
-    def _format(self, call: OpCall, operand: str) -> NumberFormat:
+    def _format(self, call: OpCall, operand: str) -> NumberFormat | ElementBits:
         """Return the format of an activation, which a file must be able to hold."""
         fmt = self.formats[operand]
         self._check(call, fmt, operand)
@@ -168,11 +175,10 @@ class QuantizedOperands(FloatOperands):
         if not isinstance(rounding, MixedRounding):
             return fmt.uniform()
         whole, frac = ({*bits.round().flatten().tolist()} for bits in rounding.bits_of(None))
-        if len(whole) != 1 or len(frac) != 1:
-            raise call.refusal(
-                f"rounds {operand} to bits that differ by element; use `format='integer'`, or "
-                f"{operand}_granularity = 'tensor'"
-            )
+        if len(whole) != 1 or len(frac) != 1 or not any(a + b > 0 for a in whole for b in frac):
+            if fmt.overflow == "wrap":
+                raise call.refusal(REFUSALS["wrap"].say(operand=operand))
+            return ElementBits.of(rounding)
         (integer_bits,), (frac_bits,) = whole, frac
         width = int(integer_bits) + int(frac_bits) + int(fmt.signed)
         how = {"rounding": fmt.rounding, "overflow": fmt.overflow}

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from torch import fx, nn
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import NumberFormat
@@ -34,6 +33,7 @@ from chop.passes.graph.transforms.quantize.observed import (
 from chop.passes.graph.transforms.quantize.output_error import OutputError
 from chop.passes.graph.transforms.quantize.scales_from_values import affine_keys
 from chop.passes.graph.transforms.quantize.tune import tuned
+from chop.progress import progress_bar
 
 Config = dict[str, Any]
 Plan = dict[fx.Node, Config]
@@ -54,7 +54,7 @@ class Resolver:
     def plan(self, plan: Mapping[fx.Node, Config]) -> tuple[Plan, list[Chosen]]:
         """Return the configs with numbers, and what was chosen; all operands are tuned together."""
         asked = sum(len(marked(with_bias(c))) for c in plan.values() if is_calibrated(c))
-        with tqdm(total=asked, desc="Choosing", disable=not asked) as bar:
+        with progress_bar(total=asked, desc="Choosing", disable=not asked) as bar:
             new = {node: self._noted(node, config, bar) for node, config in plan.items()}
         errors = self._output_error() if self._tunes(plan) else None
         if errors is not None:

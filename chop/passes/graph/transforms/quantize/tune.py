@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import fx
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
@@ -23,6 +22,7 @@ from chop.passes.graph.transforms.quantize.output_error import Formats, OutputEr
 from chop.passes.graph.transforms.quantize.quantized_funcs import float_target, quantized_function
 from chop.passes.graph.transforms.quantize.quantized_modules import layer_for, variant
 from chop.passes.graph.transforms.quantize.variants import is_variant
+from chop.progress import progress_bar
 
 SWEEPS = 2  # over all operands of a design
 GAIN = 1e-3  # the relative gain for which a fraction is changed
@@ -61,7 +61,7 @@ class _Search:
         (error, values), plan = min(plans, key=lambda pair: pair[0][0])
         for _ in range(SWEEPS):
             before = error
-            for nodes, operand in tqdm(list(self._operands()), desc="Tuning"):
+            for nodes, operand in progress_bar(list(self._operands()), desc="Tuning"):
                 for step in (-1, 1):
                     other = self._stepped(plan, nodes, f"{operand}_{FRACTION}", step)
                     again, changed = self._run(other, values, nodes)

@@ -10,7 +10,6 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
@@ -40,6 +39,7 @@ from chop.passes.graph.transforms.repair.channels import (
     output_axis,
     require_float,
 )
+from chop.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def equalize_transform_pass(
     layers |= {pair.second: _Ranges(_layer_of(pair.second), pair.repeats) for pair in pairs}
     before = [_ranges(pair, layers) for pair in pairs]
     passed = _equalized(pairs, layers, iterations, tolerance) if pairs else 0
-    for node, ranges in tqdm(layers.items(), desc="Equalizing layers", disable=not layers):
+    for node, ranges in progress_bar(layers.items(), desc="Equalizing layers", disable=not layers):
         sync.exchange(graph, [node], ranges.scaled_layer())
     for pair in pairs:
         _note_scales(pair, layers[pair.first].outputs)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
@@ -39,6 +38,7 @@ from chop.passes.graph.transforms.repair.channels import (
     forget_statistics,
     is_watched,
 )
+from chop.progress import progress_bar
 
 Calls = Iterable[tuple[nn.Module, list[fx.Node]]]
 
@@ -69,7 +69,7 @@ def fold_batch_norm_transform_pass(
 
 def _with_progress(graph: MaseGraph, side: str) -> Calls:
     layers = [item for item in sync.calls(graph).items() if isinstance(item[0], LAYERS)]
-    return tqdm(layers, desc=f"Folding batch norms {side} layers", disable=not layers)
+    return progress_bar(layers, desc=f"Folding batch norms {side} layers", disable=not layers)
 
 
 class _Preceding(NamedTuple):

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.tracer import attributes_restored
@@ -32,6 +31,7 @@ from chop.passes.graph.transforms.metadata_sync import own_copy
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.repair.layers import QuantizedLayer, exchange_all
+from chop.progress import progress_bar
 
 Result = TypeVar("Result")
 
@@ -233,7 +233,7 @@ def repair_in_order(
     results: dict[str, Result] = {}
     with unchanged(graph.model):
         inputs = LayerInputs(graph, batches)
-        for target in tqdm(targets, desc=title):
+        for target in progress_bar(targets, desc=title):
             new, results[target.name] = change(target, inputs)
             inputs.replace(target.layer, new)
             changed.append((target, new))

@@ -12,7 +12,6 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrize
-from tqdm import tqdm
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
@@ -40,6 +39,7 @@ from chop.passes.graph.transforms.repair.channels import (
 from chop.passes.graph.transforms.repair.layer_inputs import samples_for, watch_inputs
 from chop.passes.graph.transforms.repair.layers import chosen_nodes
 from chop.passes.select import By, select
+from chop.progress import progress_bar
 from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ def _input_maxima(
         return record
 
     watched = {n: recorder(n, a.dim) for group in groups for n, a in group.readers.items()}
-    for inputs in tqdm(batches, desc="Smoothing") if watched else ():
+    for inputs in progress_bar(batches, desc="Smoothing") if watched else ():
         watch_inputs(graph, inputs, watched)
     for node, largest in maxima.items():
         if not bool(largest.isfinite().all()):

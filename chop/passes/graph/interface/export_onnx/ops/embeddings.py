@@ -48,7 +48,7 @@ def edge_table(call: OpCall) -> str:
         low = -high
     low, high = (torch.where(live, x, 0.0).float() for x in (low, high))
     x = call.add("Unsqueeze", call.x(), call.ints(-1))  # [.., n_in, 1]
-    codes = _rounded(call, call.add("Mul", x, call.constant(steps)), frozen.rounding)
+    codes = call.rounded(call.add("Mul", x, call.constant(steps)), frozen.rounding)
     codes = call.add("Min", call.add("Max", codes, call.constant(low)), call.constant(high))
     entries = frozen.entries.cpu()  # [n_in, n_out, codes]
     start = _starts(frozen, entries)
@@ -61,12 +61,6 @@ def edge_table(call: OpCall) -> str:
     total = call.add("ReduceSum", found, call.ints(-2), keepdims=0)
     bias = frozen.bias_codes.cpu().double() * 2.0 ** -float(frozen.bias_frac)
     return call.add("Add", total, call.constant(bias.float()))
-
-
-def _rounded(call: OpCall, x: str, rounding: str) -> str:
-    if rounding == "up":
-        return call.add("Floor", call.add("Add", x, call.constant(0.5)))
-    return call.add("Floor" if rounding == "floor" else "Round", x)
 
 
 def _starts(frozen: Any, entries: torch.Tensor) -> torch.Tensor:
