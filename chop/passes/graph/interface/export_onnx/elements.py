@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from chop.numerics.fast.learned_reference import whole_bits
 from chop.numerics.integer import Integer, Rounding
-from chop.numerics.learned import whole_bits
 from chop.numerics.mixed_rounding import MixedRounding
 
 __all__ = ["ElementBits"]
