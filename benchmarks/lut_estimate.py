@@ -6,7 +6,9 @@
 
 A network follows from its seed: linear layers, convolutions, functions as tables, or neurons as
 truth tables, with 2 to 8 bits, for a clock period of 5 ns. Circuits below 50 LUTs are left out.
-`compare` uses the seeds from 0, `fit` those from 1000.
+`compare` uses the seeds from 0, `fit` those from 1000. Tables on edges have seeds from 2000: `fit`
+uses the first four, and with `--front` every second design of a trained front, as
+`mase_output/jsc_learned`; `benchmarks/front_circuits.py` compares all designs of a front.
 
 Synthesis for LUTs with six inputs takes ten seconds for each network. Its results are in
 lut_estimate.json beside this file, by the content of the circuit; a circuit that is not in it, as
@@ -18,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -29,6 +31,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor, nn
 
+from chop.checkpoints import load_graph
 from chop.files import cache_folder
 from chop.hardware.estimate import estimate, formula, ops, weights
 from chop.hardware.estimate.adders import layer_features
@@ -37,6 +40,8 @@ from chop.hardware.synthesis import synthesize_circuit
 from chop.hardware.unrolled import layer_logic, layers_of, unrolled_circuit
 from chop.integers import IntegerGraph, LinearCodes, NeuronTables, QuantizeInput, Scale, Word
 from chop.ir import MaseGraph
+from chop.layers import EdgeTable
+from chop.layers.edge_functions import edge_function
 from chop.numerics.integer import Integer
 from chop.passes import Pipeline
 
@@ -46,6 +51,10 @@ KINDS = ("linear", "conv", "tables")
 COMPARED = [seed for seed in range(108) if (seed % 3 == 2) == (seed >= 50)]
 LEAST = 50  # LUTs: in a smaller circuit, one more or less is several percent
 FITTED = [*range(1000, 1018), *(seed for seed in range(1018, 1042) if seed % 3 == 2)]
+EDGES = 2000  # the first seed of tables on edges
+STEEP = 3.0  # times the parameters of functions before training
+FITTED += range(EDGES, EDGES + 4)
+COMPARED += range(EDGES + 4, EDGES + 8)
 DATA = Path(__file__).with_suffix(".json")
 TABLES = (nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU)
 SAMPLES = 256
@@ -56,7 +65,8 @@ class Network:
     """A quantised network, made from a seed."""
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.kind = seed, KINDS[seed % len(KINDS)]
+        self.seed = seed
+        self.kind = "edges" if seed >= EDGES else KINDS[seed % len(KINDS)]
         self.random = random.Random(seed)
         torch.manual_seed(seed)
         self.model = nn.Sequential(*getattr(self, f"_{self.kind}")()).eval()
@@ -74,6 +84,8 @@ class Network:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.kind == "edges":
+            return (self.model[0].n_in,)  # type: ignore[return-value]
         first = next(m for m in self.model if hasattr(m, "weight"))
         if isinstance(first, nn.Linear):
             return (first.in_features,)
@@ -111,19 +123,36 @@ class Network:
             yield nn.Linear(inputs, outputs)
         yield self.random.choice(TABLES)()
 
+    def _edges(self) -> Iterator[nn.Module]:
+        """Yield two layers of tables on edges, with steep functions; a part is pruned."""
+        sizes = [16, self.random.choice((8, 12, 16, 20)), 5]
+        for inputs, outputs in pairwise(sizes):
+            layer = EdgeTable(inputs, outputs)
+            pruned = torch.rand(inputs, outputs) > self.random.uniform(0.2, 0.8)
+            lowest = self.random.choice((0, 1, 1))
+            with torch.no_grad():
+                for name in edge_function("mlp").names:
+                    getattr(layer, name).mul_(STEEP)
+                for _ in range(40):  # until it knows its statistics
+                    layer(torch.randn(SAMPLES, inputs))
+                for name, bits in layer.width_parameters().items():
+                    least, most = (lowest, 3) if name.endswith("frac_bits") else (0, 2)
+                    bits.copy_(torch.randint(least, most + 1, bits.shape).float())
+                    bits[pruned] = -8.0
+            yield layer
+
     def integers(self) -> IntegerGraph:
         """Return the network in whole numbers."""
         if self.is_neurons:
             torch.set_rng_state(self.state)
             return neurons(self.random)
-        config = {"by": "name", **self._formats()}
-        prepare = Pipeline(
-            [
-                "init_metadata",
-                ("add_common_metadata", {"dummy_in": {"input": self.x[:2]}}),
-                ("quantize", config),
-            ]
-        )
+        steps: list[Any] = [
+            "init_metadata",
+            ("add_common_metadata", {"dummy_in": {"input": self.x[:2]}}),
+        ]
+        if self.kind != "edges":
+            steps.append(("quantize", {"by": "name", **self._formats()}))
+        prepare = Pipeline(steps)
         graph, _ = prepare(MaseGraph(self.model))
         return graph.to_integers()  # type: ignore[no-any-return]
 
@@ -152,6 +181,26 @@ class Network:
         return {f"{operand}_width": width, f"{operand}_frac_width": fraction}
 
 
+class Design:
+    """A design of a trained front."""
+
+    kind = "edges"
+
+    def __init__(self, folder: Path) -> None:
+        self.seed, self.folder = EDGES + 1000 + int(folder.name.rpartition("_")[2]), folder
+
+    def integers(self) -> IntegerGraph:
+        """Return the network in whole numbers."""
+        return load_graph(self.folder).to_integers()  # type: ignore[no-any-return]
+
+
+def designs_of(project: Path) -> list[Design]:
+    """Return every second design of the front of a search."""
+    folders = (project / "software" / "search_ckpts" / "search.designs").glob("design_*/")
+    found = sorted(map(Design, folders), key=lambda design: design.seed)
+    return found[::2]
+
+
 def neurons(source: random.Random) -> IntegerGraph:
     """Return layers of truth tables, each of a neuron with few inputs, as LogicNets has them."""
     width, fan_in = source.choice(((1, 6), (2, 3), (2, 4), (3, 2), (4, 2)))
@@ -178,7 +227,7 @@ class Measured:
         self.folder = folder
         self.known: dict[str, Any] = json.loads(DATA.read_text()) if DATA.exists() else {}
 
-    def __call__(self, network: Network, graph: IntegerGraph) -> dict[str, Any]:
+    def __call__(self, network: Network | Design, graph: IntegerGraph) -> dict[str, Any]:
         """Return the packed LUTs, the flip-flops, and the packed LUTs of each layer."""
         circuit = unrolled_circuit(graph)
         if circuit.digest not in self.known:
@@ -231,25 +280,29 @@ def compare(measured: Measured, seeds: list[int]) -> None:
         print(f"{fidelity}, latency: {min(late):+d} to {max(late):+d} cycles")
 
 
-def fit(measured: Measured, seeds: list[int]) -> None:
+def fit(measured: Measured, networks: Sequence[Network | Design]) -> None:
     """Print coefficients that suit the layers of other networks best."""
-    networks = [Network(seed) for seed in seeds]
     graphs = [network.integers() for network in networks]
     reals = [measured(*pair)["layers"] for pair in zip(networks, graphs, strict=True)]
     structure = fit_matrices()
-    for name, features in (
-        ("AdderCoefficients", [layer_features(graph, 5.0) for graph in graphs]),
-        ("FormulaCoefficients", [formula_features(graph, structure) for graph in graphs]),
+    at = [network.kind == "edges" for network in networks]
+    logic = [layer_features(graph, 5.0) for graph in graphs]
+    pairs = zip(graphs, at, strict=True)
+    terms = [{} if edges else formula_features(graph, structure) for graph, edges in pairs]
+    for name, features, chosen in (
+        ("ADDERS", logic, False),
+        ("EDGES", logic, True),
+        ("FORMULA", terms, False),
     ):
         rows = [
             (by_layer[layer], luts)
-            for by_layer, real in zip(features, reals, strict=True)
+            for by_layer, real, edges in zip(features, reals, at, strict=True)
             for layer, luts in real.items()
-            if layer in by_layer and luts
+            if edges == chosen and layer in by_layer and luts
         ]
         found = _least_errors(rows)
         print(name, {key: round(value, 3) for key, value in found.items()})
-    print("FormulaCoefficients", {key: round(value, 3) for key, value in structure.items()})
+    print("FORMULA", {key: round(value, 3) for key, value in structure.items()})
 
 
 def _least_errors(rows: list[tuple[Mapping[str, float], int]]) -> dict[str, float]:
@@ -317,13 +370,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("compare", "fit"))
     parser.add_argument("--first", type=int, help="use only so many networks")
+    parser.add_argument("--front", type=Path, help="project of a trained front, for fit")
     parser.add_argument("--save", action="store_true", help=f"add results to {DATA.name}")
     parser.add_argument("--folder", type=Path, default=cache_folder() / "lut_estimate")
     given = parser.parse_args()
     measured = Measured(given.folder)
-    run, seeds = (compare, COMPARED) if given.what == "compare" else (fit, FITTED)
     try:
-        run(measured, seeds[: given.first])
+        if given.what == "compare":
+            compare(measured, COMPARED[: given.first])
+        else:
+            front = designs_of(given.front) if given.front else []
+            fit(measured, [*map(Network, FITTED[: given.first]), *front])
     finally:
         if given.save:
             measured.save()

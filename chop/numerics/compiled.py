@@ -41,6 +41,8 @@ SIGNATURES = {
 _PLACES = 3 * (_COUNT,)
 SIGNATURES["learned"] = (*4 * (_TENSOR,), *_PLACES, _ARGUMENTS, ctypes.c_int)
 SIGNATURES["learned_gradients"] = (*6 * (_TENSOR,), *_PLACES, _ARGUMENTS, ctypes.c_int)
+SIGNATURES["learned_widths"] = (*3 * (_TENSOR,), _COUNT, _ARGUMENTS, ctypes.c_int)
+SIGNATURES["learned_errors"] = (*4 * (_TENSOR,), _COUNT, _ARGUMENTS, ctypes.c_int)
 
 
 class Kernels:
@@ -92,7 +94,7 @@ class Kernels:
 
     def rule(self, name: str, kind: str) -> Any:
         """Return the function of that rule; kernels must be ready."""
-        prefix = "gradients" if kind == "learned_gradients" else "round"
+        prefix = kind.partition("_")[2] or "round"
         function = getattr(self.library, f"{prefix}_{name}")
         if function.argtypes is None:
             function.argtypes, function.restype = SIGNATURES[kind], None

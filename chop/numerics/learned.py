@@ -44,18 +44,20 @@ def learned_fixed(
     count as within the range. A number of no bits has no gradients.
     """
     rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
-    bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
-    return _by_kernel_or_torch(x, bits, frac_bits, rule)
+    return _by_kernel_or_torch(x, integer_bits, frac_bits, rule)
 
 
 def _by_kernel_or_torch(
-    x: Tensor, integer_bits: Tensor, frac_bits: Tensor, rule: LearnedRule
+    x: Tensor, integer_bits: Tensor | None, frac_bits: Tensor, rule: LearnedRule
 ) -> Tensor:
-    places = fast.kernel_places(x, integer_bits, frac_bits, rule)
+    # a kernel does not read the integer bits of a range that is not limited
+    bits = frac_bits.detach() if integer_bits is None else integer_bits
+    places = fast.kernel_places(x, bits, frac_bits, rule)
     if places is not None and not torch.jit.is_tracing():  # type: ignore[attr-defined]
-        fused: Tensor = _FusedFixed.apply(x, integer_bits, frac_bits, rule, places, False)
+        fused: Tensor = _FusedFixed.apply(x, bits, frac_bits, rule, places, False)
         return fused
-    result: Tensor = _LearnedFixed.apply(x, integer_bits, frac_bits, rule)
+    bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
+    result: Tensor = _LearnedFixed.apply(x, bits, frac_bits, rule)
     return result
 
 
@@ -68,10 +70,11 @@ def fixed(
     overflow: Overflow,
 ) -> Tensor:
     """Return the values of `learned_fixed` without gradients, by a kernel where there is one."""
-    bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
     rule = LearnedRule(signed, rounding, overflow, unlimited=integer_bits is None)
+    bits = frac_bits.detach() if integer_bits is None else integer_bits
     places = fast.kernel_places(x, bits, frac_bits, rule)
     if places is None:
+        bits = enough_bits(frac_bits) if integer_bits is None else integer_bits
         return rounded_fixed(x, bits, frac_bits, signed, rounding, overflow)
     return fast.rounded(x, bits, frac_bits, places, rule)
 
@@ -159,6 +162,35 @@ class _FusedFixed(torch.autograd.Function):
         gradients = fast.gradients_of_networks if ctx.several else fast.gradients
         found = gradients(x, grads[0], integer_bits, frac_bits, ctx.places, ctx.rule)
         return (*found, None, None, None)
+
+
+def own_widths(x: Tensor, frac_bits: Tensor, signed: bool, rounding: Rounding) -> Tensor | None:
+    """Return the bits without a sign that each rounded element needs, by a kernel.
+
+    The gradient is 1 for the fraction bits of an element that has bits. None if there is no kernel.
+    """
+    rule = LearnedRule(signed, rounding, "saturate", unlimited=True)
+    found = fast.widths(x, frac_bits, rule)
+    if found is None or not frac_bits.requires_grad:
+        return found
+    result: Tensor = _OwnWidths.apply(frac_bits, found)
+    return result
+
+
+class _OwnWidths(torch.autograd.Function):
+    """Known widths, with their gradients for the fraction bits."""
+
+    @staticmethod
+    def forward(ctx: Any, frac_bits: Tensor, widths: Tensor) -> Tensor:
+        ctx.save_for_backward(widths)
+        return widths.view_as(widths)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (widths,) = ctx.saved_tensors
+        # the gradient where there are bits, else zero, in one pass
+        return torch.ops.aten.threshold_backward(grads[0], widths, 0), None
 
 
 def _summed(grad: Tensor, like: Tensor) -> Tensor:

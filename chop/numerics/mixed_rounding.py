@@ -9,7 +9,7 @@ from torch import Tensor
 
 from chop.numerics.affine_rounding import in_float32
 from chop.numerics.exponents import floor_log2
-from chop.numerics.learned import fixed, learned_fixed
+from chop.numerics.learned import fixed, learned_fixed, own_widths
 from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.scratch import is_plain
 from chop.numerics.straight_through import straight_through
@@ -80,6 +80,12 @@ class MixedRounding:
             return self.integer_bits.to(device), frac_bits
         assert x is not None, "these integer bits follow from the values"
         return integer_bits_for(x, frac_bits, self.fmt), frac_bits
+
+    def own_widths(self, x: Tensor | None) -> Tensor | None:
+        """Return the bits of each element without a sign, where one pass can tell them; or None."""
+        if x is None or self.integer_bits is not None or torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return None
+        return own_widths(x, self.frac_bits, self.fmt.signed, self.fmt.rounding)
 
     def rounded(self, x: Tensor) -> Tensor:
         """Return the nearest values in the dtype of `x`, without a gradient."""

@@ -117,6 +117,21 @@ def test_the_bias_of_an_output_without_edges_is_a_constant_and_no_adder():
     assert edge_facts(wider, x) == edge_facts(op, x)
 
 
+@needs_alkaid
+def test_a_saturation_counts_the_luts_of_its_flags_and_nothing_for_repeated_bits():
+    from chop.hardware.estimate.adders import layer_features
+
+    graph = integers_of(network(3, 2), 3)
+    found = layer_features(graph, 5.0)
+    (features,) = found.values()
+    (layer,) = layers_of(graph)
+    ops = layer_logic(graph, layer).logic.ops
+    flags = sum(op.opcode == 9 and op.data[0] > 0 for op in ops)
+    assert features["negated"] == 0
+    assert features["reduced"] <= flags  # each has at most six bits
+    assert features["table"] > 0
+
+
 def test_streaming_circuits_refuse_tables_on_edges_in_one_sentence():
     with pytest.raises((NotImplementedError, ValueError), match="EdgeTables"):
         streaming_circuit(integers_of(network(3, 2), 3))

@@ -19,6 +19,7 @@ from chop.numerics.learned import (
     enough_bits,
     fixed,
     learned_fixed,
+    own_widths,
     whole,
 )
 from chop.numerics.mixed_integer import MixedInteger
@@ -213,6 +214,28 @@ def test_the_kernel_gives_the_bits_of_the_reference(kernels, rounding, overflow,
         wanted = rounded_fixed(odd.view(shape), used, f, *rule)
         assert torch.equal(got.nan_to_num(9), wanted.nan_to_num(9))
         _same_gradients(x, i if limited else None, used, f, rule)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_the_kernel_counts_the_bits_that_elements_need(kernels, rounding, signed):
+    torch.manual_seed(0)
+    tiny = [0.0, -0.0, 2.0**-130, -(2.0**-126), 1e30, -0.75]
+    x = torch.cat([torch.randn(3000) * 4, torch.tensor(tiny)])
+    f = torch.cat([torch.randn(3000) * 3 + 2, torch.tensor([3.0, -2.0, 131.0, 127.0, 0.0, 1.0])])
+    f.requires_grad_()
+    fmt = MixedInteger(8, 4, signed=signed, rounding=rounding)
+    n = own_widths(x, f, signed, rounding)
+    wanted = (integer_bits_for(x, f, fmt) + f.detach().round()).clamp(min=0)
+    assert torch.equal(n, wanted)
+    weight = torch.randn(len(x))
+    (n * weight).sum().backward()
+    assert torch.equal(f.grad, weight * (wanted > 0))
+
+
+def test_widths_of_groups_are_left_to_the_reference(kernels):
+    assert own_widths(torch.randn(4, 3), torch.ones(4, 1), True, "even") is None
+    assert own_widths(torch.randn(4, 3).double(), torch.ones(4, 3), True, "even") is None
 
 
 def _same_gradients(x, i, used, f, rule):

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chop.hardware.estimate.coefficients import ADDERS as K
+from chop.hardware.estimate.coefficients import ADDERS, EDGES, AdderCoefficients
 from chop.hardware.estimate.cost import Cost, Estimate
 from chop.hardware.estimate.truth_tables import table_features
 from chop.hardware.estimate.walk import by_formula
@@ -15,12 +15,13 @@ from chop.hardware.unrolled.layers import Layer, layers_of
 from chop.hardware.unrolled.limits import check_limits
 from chop.hardware.unrolled.logic import LayerLogic, layer_logic
 from chop.hardware.unrolled.stages import Logic
-from chop.integers import IntegerGraph
+from chop.integers import EdgeTables, IntegerGraph
 
 __all__ = ["by_adders", "layer_features", "logic_features"]
 
 NEGATE, ADD, SUBTRACT, RELU, ADD_CONSTANT, CONSTANT, CHOOSE = -2, 0, 1, 2, 4, 5, 6
 MULTIPLY, TABLE, REDUCE = 7, 8, 9  # opcodes of alkaid's ops
+REDUCED = 5  # bits that a LUT takes in besides the result of the one before it
 
 
 def by_adders(graph: IntegerGraph, period: float, max_adders: int) -> Estimate:
@@ -32,7 +33,9 @@ def by_adders(graph: IntegerGraph, period: float, max_adders: int) -> Estimate:
     costs: dict[str, Cost] = {}
     for layer, made in zip(layers, logic, strict=True):
         # several modules may belong to one layer of the model
-        costs[layer.name] = costs.get(layer.name, Cost()).plus(_layer_cost(made, period))
+        edges = any(isinstance(node.op, EdgeTables) for node in layer.nodes)
+        cost = _layer_cost(made, period, EDGES if edges else ADDERS)
+        costs[layer.name] = costs.get(layer.name, Cost()).plus(cost)
     for name, cost in by_formula(graph, period).layers.items():
         if cost.ebops:
             costs[name] = costs.get(name, Cost())._replace(ebops=cost.ebops)
@@ -57,9 +60,9 @@ def _features(stages: Sequence[Logic]) -> Counter[str]:
     return features
 
 
-def _layer_cost(made: LayerLogic, period: float) -> Cost:
+def _layer_cost(made: LayerLogic, period: float, each: AdderCoefficients) -> Cost:
     features = _features(made.stages(period))
-    lut = sum(getattr(K, name) * count for name, count in features.items())
+    lut = sum(getattr(each, name) * count for name, count in features.items())
     return Cost(0, float(features["adder"]), lut, float(made.register_bits(period)))
 
 
@@ -143,7 +146,8 @@ def _chain(one: Places, other: Places, result: Places, *, subtract: bool) -> dic
     for place in range(start, min(result.high, max(one.high, other.high))):
         both = one.has(place) and other.has(place)
         found["adder"] += both
-        found["inverted"] += subtract and not both
+        # the lowest bit of a number is that of its opposite, too
+        found["inverted"] += subtract and not both and place != start
     return found
 
 
@@ -173,7 +177,13 @@ def _product(stage: _Stage, i: int, op: Any) -> dict[str, float]:
 
 
 def _reduced(stage: _Stage, i: int, op: Any) -> dict[str, float]:
-    return {"reduced": stage.widths[op.addr[0]] if op.data[0] else 0}
+    """Whether any or all bits are set: a LUT for six bits."""
+    return {"reduced": -(-(stage.widths[op.addr[0]] - 1) // REDUCED) if op.data[0] else 0}
+
+
+def _negated(stage: _Stage, i: int, op: Any) -> dict[str, float]:
+    """The opposite of one bit is this bit, repeated."""
+    return {"negated": stage.widths[i] if stage.widths[op.addr[0]] > 1 else 0}
 
 
 def _table(stage: _Stage, i: int, op: Any) -> dict[str, float]:
@@ -186,7 +196,7 @@ FEATURES: Mapping[int, Callable[[_Stage, int, Any], Mapping[str, float]]] = {
     ADD: _added,
     SUBTRACT: _added,
     ADD_CONSTANT: _constant_added,
-    NEGATE: lambda stage, i, op: {"negated": stage.widths[i]},
+    NEGATE: _negated,
     RELU: _relu,
     CHOOSE: _chosen,
     MULTIPLY: _product,

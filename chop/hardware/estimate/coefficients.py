@@ -3,8 +3,9 @@
 LUTs were fitted by `python benchmarks/lut_estimate.py fit` to the layers of 26 networks, with seeds
 from 1000: linear layers, convolutions and tables with 2 to 8 bits, emitted for a clock period of 5
 ns and synthesised by yosys 0.70 for LUTs with six inputs; two smaller functions share one. It fits
-the adders of a matrix and their widths to alkaid's results for 200 random matrices. The networks
-that the documentation compares estimates with have other seeds, which the fit does not read.
+the adders of a matrix and their widths to alkaid's results for 200 random matrices. `EDGES` are of
+four networks with seeds from 2000 and of five trained designs (`--front mase_output/jsc_learned`).
+The networks that the documentation compares estimates with have other seeds, or are other designs.
 Delays, flip-flops and `scaled` follow from alkaid's logic of a few networks.
 """
 
@@ -12,26 +13,29 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ADDERS", "FORMULA", "AdderCoefficients", "FormulaCoefficients"]
+__all__ = ["ADDERS", "EDGES", "FORMULA", "AdderCoefficients", "FormulaCoefficients"]
 
 
 class AdderCoefficients(NamedTuple):
-    """LUTs for each bit of a kind of logic that alkaid makes."""
+    """LUTs for each bit of a kind of logic that alkaid makes, unless something else is said."""
 
-    adder: float = 1.021  # where two numbers are added
-    inverted: float = 0.808  # where an adder subtracts a bit, or adds a constant one, to another
-    negated: float = 0.594
-    relu: float = 0.04
-    choice: float = 0.274  # between two values
-    constant_choice: float = 0.098  # where one of them is constant, as in a saturation
+    adder: float = 1.029  # where two numbers are added
+    inverted: float = 0.915  # where an adder subtracts a bit, or adds a constant one, to another
+    negated: float = 0.574
+    relu: float = 0.011
+    choice: float = 0.303  # between two values
+    constant_choice: float = 0.064  # where one of them is constant, as in a saturation
     product: float = 0.75  # for each pair of bits; of alkaid, as no network had products
-    reduced: float = 0.638  # to one bit, as in rounding to even
-    small_table: float = 0.861  # a function of up to five inputs in a table of more
-    table: float = 0.969  # a function of six inputs, or two of up to five
-    table_part: float = 1.165  # a part of a function of more inputs
+    reduced: float = 2.235  # a LUT that reduces bits to one, as in rounding, with what follows it
+    small_table: float = 0.859  # a function of up to five inputs in a table of more
+    table: float = 0.97  # a function of six inputs, or two of up to five
+    table_part: float = 1.159  # a part of a function of more inputs
 
 
 ADDERS = AdderCoefficients()
+# Layers of tables on edges: a LUT before a carry chain holds a table, too, and saturations have few
+# bits. There were too few tables of more than five inputs to fit them.
+EDGES = ADDERS._replace(adder=0.743, inverted=0.481, reduced=1.654, table=0.873)
 
 
 class FormulaCoefficients(NamedTuple):

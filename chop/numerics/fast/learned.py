@@ -82,24 +82,27 @@ def rounded_networks(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: Lear
 
 def gradients_of_networks(
     x: Tensor, grad: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return the gradients of several networks."""
     if x.is_cuda:
         return learned_cuda.gradients(x, grad, i, f, places, rule)
     each = zip(x, grad, i, f, strict=True)
     for_x, for_i, for_f = zip(*(gradients(*one, places, rule) for one in each), strict=True)
-    return torch.stack(for_x), torch.stack(for_i), torch.stack(for_f)
+    no_range = any(part is None for part in for_i)
+    return torch.stack(for_x), None if no_range else torch.stack(for_i), torch.stack(for_f)
 
 
 def gradients(
     x: Tensor, grad: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients for the values and for both numbers of bits."""
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return the gradients for the values and for both numbers of bits.
+
+    That for integer bits may be None if the range is that of the values.
+    """
     if x.is_cuda:
         return learned_cuda.gradients(x, grad, i, f, places, rule)
     if rule.unlimited and rule.signed and places[0] * places[2] == 1:
-        error = x - rounded(x, i, f, places, rule)
-        return grad, torch.zeros_like(i), error.mul_(grad).mul_(LN2).view(f.shape).to(f.dtype)
+        return grad, None, _errors(x, grad, f, rule).view(f.shape).to(f.dtype)
     follows = rule.unlimited and rule.signed  # the gradient for x is that of the result
     source, grad = x.contiguous(), grad.contiguous()
     result = grad if follows else torch.empty(x.shape)
@@ -111,3 +114,24 @@ def gradients(
     kernel(*pointers, *places, rule.packed, parts)
     for_i, for_f = (LN2 * sums.sum(0)).unbind()
     return result, for_i.view(i.shape).to(i.dtype), for_f.view(f.shape).to(f.dtype)
+
+
+def _errors(x: Tensor, grad: Tensor, f: Tensor, rule: LearnedRule) -> Tensor:
+    """Return the gradients of the fraction bits of elements whose range is that of their values."""
+    source, grad, result = x.contiguous(), grad.contiguous(), torch.empty(x.shape)
+    kernel = KERNELS.rule(rule.name, "learned_errors")
+    pointers = (t.data_ptr() for t in (source, grad, result, f.detach().float().contiguous()))
+    kernel(*pointers, x.numel(), rule.packed, _threads(x))
+    return result
+
+
+def widths(x: Tensor, f: Tensor, rule: LearnedRule) -> Tensor | None:
+    """Return the bits that each rounded element needs without a sign; None without a kernel."""
+    if x.is_cuda or x.shape != f.shape or kernel_places(x, f, f, rule) is None:
+        return None
+    source, bits = x.detach().contiguous(), f.detach().float().contiguous()
+    result = torch.empty(x.shape)
+    kernel = KERNELS.rule(rule.name, "learned_widths")
+    pointers = (t.data_ptr() for t in (source, result, bits))
+    kernel(*pointers, x.numel(), rule.packed, _threads(x))
+    return result

@@ -651,6 +651,34 @@ void learned_gradients(const float* x, const float* grad, float* for_x, const fl
     });
 }
 
+// Elements with fraction bits of their own, whose range is that of their values. `widths` are the
+// bits without a sign that each rounded value needs; `errors` are the gradients of fraction bits.
+template <typename Rule>
+void own_widths(const float* x, float* n, const float* f, int64_t count, const float* p,
+                int threads) {
+    in_threads(count, threads, [=](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; c++) {
+            float value = Rule(0.0f, f[c], p)(x[c]), size = value < 0.0f ? -value : value;
+            bool tiny = size < 1.17549435e-38f;  // its exponent has the field 0
+            float normal = tiny ? size * 8388608.0f : size;
+            int32_t bits;
+            std::memcpy(&bits, &normal, sizeof bits);
+            int32_t exponent = ((bits >> 23) & 255) - (tiny ? 150 : 127);
+            exponent = size == 0.0f ? -254 : exponent;
+            n[c] = clamp(float(exponent + 1) + nearest(f[c]), 0.0f, 63.0f);
+        }
+    });
+}
+
+template <typename Rule>
+void own_errors(const float* x, const float* grad, float* for_f, const float* f, int64_t count,
+                const float* p, int threads) {
+    in_threads(count, threads, [=](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; c++)
+            for_f[c] = (x[c] - Rule(0.0f, f[c], p)(x[c])) * grad[c] * 0.693147182f;
+    });
+}
+
 }  // namespace
 
 #define LEARNED(NAME, ROUNDING, WRAPS)                                                             \
@@ -673,6 +701,17 @@ void learned_gradients(const float* x, const float* grad, float* for_x, const fl
         else                                                                                       \
             learned_gradients<learned<ROUNDING, WRAPS>>(x, grad, for_x, i, f, for_bits, at, p,     \
                                                         parts);                                    \
+    }                                                                                              \
+    extern "C" void widths_##NAME(const float* x, float* n, const float* f, int64_t count,         \
+                                  const float* p, int threads) {                                   \
+        if (p[0] != 0)                                                                             \
+            own_widths<unlimited<ROUNDING>>(x, n, f, count, p, threads);                           \
+        else                                                                                       \
+            own_widths<learned<ROUNDING, false>>(x, n, f, count, p, threads);                      \
+    }                                                                                              \
+    extern "C" void errors_##NAME(const float* x, const float* grad, float* for_f, const float* f, \
+                                  int64_t count, const float* p, int threads) {                    \
+        own_errors<unlimited<ROUNDING>>(x, grad, for_f, f, count, p, threads);                     \
     }
 
 #define ELEMENTS(RULE)                                                                             \

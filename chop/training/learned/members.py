@@ -114,7 +114,8 @@ class Members:
             return functional_call(self.skeleton, state, (x,))
 
         if self.count == 1:  # without vmap, whose operations cost more
-            state = {name: tensor[0] for name, tensor in self._state().items()}
+            # the gradient of squeeze is a view, that of an index a copy into zeros
+            state = {name: tensor.squeeze(0) for name, tensor in self._state().items()}
             x = inputs if shared else map_tensors(lambda tensor: tensor[0], inputs)
             prediction, cost = one(state, x)
             return prediction.unsqueeze(0), cost.unsqueeze(0)

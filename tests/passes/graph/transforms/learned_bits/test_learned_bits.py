@@ -11,6 +11,8 @@ from torch.func import functional_call
 
 from chop.ir import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.numerics.compiled import KERNELS
+from chop.numerics.fused import fused_mode, set_fused
 from chop.numerics.learned import LearnsBits
 from chop.passes import PassArgsError
 from chop.passes.graph import (
@@ -188,6 +190,23 @@ class TestLearning:
         config |= {"data_in_frac_width": 4, "weight_width": 8, "weight_frac_width": 4}
         with pytest.raises(PassArgsError, match="data_in_sample_shape is missing"):
             quantize_transform_pass(traced(), by="name", conv={"config": config})
+
+
+@pytest.mark.parametrize("kind", COSTS)
+def test_kernels_do_not_change_costs_nor_their_gradients(kind):
+    if not KERNELS.ready(1, wait=True):
+        pytest.skip("there is no C++ compiler")
+    before, found = fused_mode(), []
+    for mode in ("on", "off"):
+        set_fused(mode)
+        graph = learning(spread=3.0)
+        total = cost(graph, kind, exact=False)
+        total.backward()
+        grads = (bits.grad for bits in widths(graph).values())
+        found.append((total.detach(), *(grad for grad in grads if grad is not None)))
+    set_fused(before)
+    assert all(itertools.starmap(torch.equal, zip(*found, strict=True)))
+    assert any((grad == 0).any() and grad.any() for grad in found[0][1:])  # some have no bits
 
 
 class TestCost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -142,14 +143,21 @@ def _selected(bits: Tensor, dim: int | None, kept: Sequence[int]) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Widths:
-    """Bits of an operand without its sign, `live` where there are any, and with the sign.
+    """Bits of an operand without its sign, `live` where there are any, and in `total` with it.
 
     They broadcast to the operand: numbers that share their bits are counted once.
     """
 
     magnitude: Tensor
-    live: Tensor
-    total: Tensor
+    signed: bool
+
+    @functools.cached_property
+    def live(self) -> Tensor:
+        return (self.magnitude.detach() > 0).to(self.magnitude.dtype)
+
+    @functools.cached_property
+    def total(self) -> Tensor:
+        return self.magnitude + self.live if self.signed else self.magnitude
 
 
 class LearnsWidths(LearnsBits):
@@ -229,7 +237,7 @@ class LearnsWidths(LearnsBits):
         layer: Any = self
         if sparse:
             used = (layer.q_parameter("weight") != 0).to(weight.live.dtype)
-            weight = _Widths(*(used * part for part in dataclasses.astuple(weight)))
+            weight = _Widths(used * weight.magnitude, weight.signed)
         fan_in = layer.weight.numel() // layer.weight.shape[layer.output_axis]
         guard = max(fan_in - 1, 0).bit_length()
         products = [
@@ -308,17 +316,19 @@ class LearnsWidths(LearnsBits):
         if fmt is None or (name not in ACTIVATIONS and values is None):
             return None
         rounding = layer.rounding(name, fmt)
-        if isinstance(rounding, MixedRounding):
-            bits = [
-                b.detach().double().round() if exact else whole(b.float())
-                for b in rounding.bits_of(None if values is None else values.detach())
-            ]
-            n = bits[0] + bits[1]
-        else:
-            n = self._nothing(exact) + fmt.width - int(fmt.signed)
-        live = (n.detach() > 0).to(n.dtype)
-        n = n * live  # a number of no bits has no gradient
-        return _Widths(n, live, n + int(fmt.signed) * live)
+        if not isinstance(rounding, MixedRounding):
+            fixed = self._nothing(exact) + fmt.width - int(fmt.signed)
+            return _Widths(fixed * (fixed > 0), bool(fmt.signed))
+        values = None if values is None else values.detach()
+        own = None if exact else rounding.own_widths(values)
+        if own is not None:
+            return _Widths(own, bool(fmt.signed))
+        i, f = (
+            b.detach().double().round() if exact else whole(b.float())
+            for b in rounding.bits_of(values)
+        )
+        # a number of no bits has no gradient
+        return _Widths((i + f) * ((i + f).detach() > 0), bool(fmt.signed))
 
     def _places(self) -> int:
         """Return how many results of each output there are in one sample."""
