@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).parents[1] / "kernels" / "chain.cpp"
 # products and sums may be contracted, as gradients need no bits of their own
 FAST = (*FLAGS, "-ffp-contract=fast")
+ROUNDINGS = ("even", "up", "floor")
 THREAD = 2**20  # products that take several times as long as starting a thread
 
 
@@ -40,6 +41,7 @@ class ChainLayer(NamedTuple):
     bias_bits: int
     is_signed: bool  # the input
     shares_bits: bool  # all inputs have the same bits
+    rounding: int  # the place in ROUNDINGS
 
     @property
     def size(self) -> int:

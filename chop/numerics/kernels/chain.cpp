@@ -1,7 +1,7 @@
 // Gradients of a training step for linear layers with ReLUs between whose bits are learned.
 //
 // `chop.numerics.fast.chain` builds and calls it. The values are those of the layers one by one:
-// rounding is that of rounding.cpp with ties to even and saturation, weights and biases have as many
+// rounding is that of rounding.cpp with saturation, weights and biases have as many
 // integer bits as they need. Sums are in another order than torch's. An input without bits is always
 // zero and has no gradient, so it is left out, as is the output of the layer before that gives it.
 
@@ -20,7 +20,7 @@ typedef int32_t Whole __attribute__((vector_size(4 * LANES), aligned(4), may_ali
 
 constexpr float LN2 = 0.69314718055994530942f;
 constexpr float WHOLE = 8388608.0f;  // floats from here on are integers
-constexpr int64_t FIELDS = 10;       // of a layer in the layout
+constexpr int64_t FIELDS = 11;       // of a layer in the layout
 
 inline float number(int32_t b) {
     float x;
@@ -38,6 +38,29 @@ inline float nearest(float x) {
     float a = std::fabs(x);
     float rounded = (a + WHOLE) - WHOLE;
     return std::copysign(a < WHOLE ? rounded : a, x);
+}
+
+enum Rounding : int64_t { EVEN, UP, FLOOR };
+
+// Returns x / step as a whole number.
+template <int64_t ROUNDING>
+inline float whole(float x, float steps, float step) {
+    float scaled = x * steps;
+    if (ROUNDING == FLOOR) {
+        float below = std::floor(scaled);
+        return below - (below * step > x ? 1.0f : 0.0f);  // a small negative number may become zero
+    }
+    float even = nearest(scaled);
+    return ROUNDING == UP ? even + (scaled - even == 0.5f ? 1.0f : 0.0f) : even;
+}
+
+inline float whole(float x, float steps, float step, int64_t rounding) {
+    if (rounding == EVEN) return whole<EVEN>(x, steps, step);
+    return rounding == UP ? whole<UP>(x, steps, step) : whole<FLOOR>(x, steps, step);
+}
+
+inline Vector at(const std::vector<float>& numbers, int64_t place) {
+    return *(const Vector*)(numbers.data() + place);
 }
 
 inline int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
@@ -91,7 +114,7 @@ void multiply(float* c, int64_t rows, int64_t line, Factor a, const float* b, in
 // Where the values of a layer are, and how its input is rounded; a bias below 0 is missing.
 struct Layout {
     int64_t inputs, outputs, weight, bias, integer_bits, frac_bits, weight_bits, bias_bits;
-    int64_t is_signed, shares_bits;
+    int64_t is_signed, shares_bits, rounding;
 };
 
 // The inputs that have bits, in vectors: how they are rounded, and the sums of their gradients.
@@ -130,17 +153,18 @@ struct Layer {
         weight.assign(outputs.size() * in.line, 0.0f), transposed.assign(in.count() * line, 0.0f);
         bias.assign(line, 0.0f);
         for (size_t o = 0; o < outputs.size(); o++) {
-            if (at.bias >= 0) bias[o] = rounded(values, at.bias, at.bias_bits, outputs[o]);
+            if (at.bias >= 0) bias[o] = rounded(values, at, at.bias, at.bias_bits, outputs[o]);
             for (int64_t c = 0; c < in.count(); c++) {
                 int64_t place = outputs[o] * at.inputs + in.live[c];
-                float w = rounded(values, at.weight, at.weight_bits, place);
+                float w = rounded(values, at, at.weight, at.weight_bits, place);
                 weight[o * in.line + c] = w, transposed[c * line + o] = w;
             }
         }
     }
-    static float rounded(const float* values, int64_t numbers, int64_t bits, int64_t place) {
+    static float rounded(const float* values, const Layout& at, int64_t numbers, int64_t bits,
+                         int64_t place) {
         int32_t f = int32_t(nearest(values[bits + place]));
-        return nearest(values[numbers + place] * exp2(f)) * exp2(-f);
+        return whole(values[numbers + place], exp2(f), exp2(-f), at.rounding) * exp2(-f);
     }
 };
 
@@ -148,50 +172,56 @@ struct Layer {
 struct Work {
     std::vector<float> raw, rounded, grad;     // inputs [TILE, in.line]; later their gradients
     std::vector<float> for_weight, for_bias;   // [inputs, line], [line]
-    std::vector<float> for_i, for_f;           // [in.line]
-    std::vector<double> sum_i, sum_f;
+    std::vector<double> sum_i, sum_f;          // [in.line]
 
     explicit Work(const Layer& layer) {
         for (auto* each : {&raw, &rounded, &grad}) each->assign(TILE * layer.in.line, 0.0f);
         for_weight.assign(layer.in.count() * layer.line, 0.0f), for_bias.assign(layer.line, 0.0f);
-        for_i.assign(layer.in.line, 0.0f), for_f.assign(layer.in.line, 0.0f);
         sum_i.assign(layer.in.line, 0.0), sum_f.assign(layer.in.line, 0.0);
     }
 };
 
+template <int64_t ROUNDING>
 void round_inputs(const Inputs& in, Work& work, int64_t samples) {
+    const int64_t line = in.line;
+    const float *__restrict step = in.step.data(), *__restrict steps = in.steps.data();
+    const float *__restrict low = in.low.data(), *__restrict high = in.high.data();
     for (int64_t t = 0; t < samples; t++) {
-        const float* __restrict x = work.raw.data() + t * in.line;
-        float* __restrict y = work.rounded.data() + t * in.line;
-        for (int64_t c = 0; c < in.line; c++) {
-            float whole = nearest(x[c] * in.steps[c]);
-            whole = whole < in.low[c] ? in.low[c] : whole > in.high[c] ? in.high[c] : whole;
-            y[c] = whole * in.step[c];
+        const float* __restrict x = work.raw.data() + t * line;
+        float* __restrict y = work.rounded.data() + t * line;
+        for (int64_t c = 0; c < line; c++) {
+            float code = whole<ROUNDING>(x[c], steps[c], step[c]);
+            code = code < low[c] ? low[c] : code;
+            code = code > high[c] ? high[c] : code;
+            y[c] = code * step[c];
         }
     }
+}
+
+void round_inputs(const Layer& layer, Work& work, int64_t samples) {
+    if (layer.at.rounding == EVEN) return round_inputs<EVEN>(layer.in, work, samples);
+    if (layer.at.rounding == UP) return round_inputs<UP>(layer.in, work, samples);
+    round_inputs<FLOOR>(layer.in, work, samples);
 }
 
 // Turns gradients of rounded inputs into those of the inputs, and adds up those of their bits.
 void input_gradients(const Layer& layer, Work& work, int64_t samples) {
     const Inputs& in = layer.in;
-    float* __restrict for_i = work.for_i.data();
-    float* __restrict for_f = work.for_f.data();
-    for (int64_t t = 0; t < samples; t++) {
-        const float* __restrict x = work.raw.data() + t * in.line;
-        const float* __restrict y = work.rounded.data() + t * in.line;
-        float* __restrict grad = work.grad.data() + t * in.line;
-        const float sign = layer.at.is_signed ? 1.0f : 0.0f;
-        for (int64_t c = 0; c < in.line; c++) {
-            bool above = x[c] > in.high[c] * in.step[c], below = x[c] < in.low[c] * in.step[c];
-            float g = grad[c];
-            for_i[c] += g * (above ? in.top[c] : below ? -sign * in.top[c] : 0.0f);
-            for_f[c] += g * (above ? in.step[c] : below ? 0.0f : x[c] - y[c]);
-            grad[c] = above | below ? 0.0f : g;
+    const float sign = layer.at.is_signed ? 1.0f : 0.0f;
+    for (int64_t c = 0; c < in.line; c += LANES) {
+        const Vector step = at(in.step, c), top = at(in.top, c), none{};
+        const Vector high = at(in.high, c) * step, low = at(in.low, c) * step, bottom = -sign * top;
+        Vector for_i{}, for_f{};
+        for (int64_t t = 0; t < samples; t++) {
+            const int64_t place = t * in.line + c;
+            const Vector x = at(work.raw, place), y = at(work.rounded, place);
+            const Vector g = at(work.grad, place);
+            for_i += g * (x > high ? top : x < low ? bottom : none);
+            for_f += g * (x > high ? step : x < low ? none : x - y);
+            *(Vector*)(work.grad.data() + place) = x > high ? none : x < low ? none : g;
         }
-    }
-    for (int64_t c = 0; c < in.line; c++) {
-        work.sum_i[c] += for_i[c], work.sum_f[c] += for_f[c];
-        for_i[c] = for_f[c] = 0.0f;
+        for (int lane = 0; lane < LANES; lane++)
+            work.sum_i[c + lane] += for_i[lane], work.sum_f[c + lane] += for_f[lane];
     }
 }
 
@@ -247,7 +277,7 @@ void tile(const std::vector<Layer>& layers, std::vector<Work>& work, std::vector
     }
     for (size_t l = 0; l < layers.size(); l++) {
         const Layer& layer = layers[l];
-        round_inputs(layer.in, work[l], samples);
+        round_inputs(layer, work[l], samples);
         const bool is_last = l + 1 == layers.size();
         float* result = is_last ? scores.data() : work[l + 1].raw.data();
         for (int64_t t = 0; t < samples; t++)
@@ -315,7 +345,7 @@ void add_price(const Layout& at, const float* values, float* grads, float price)
         float bits = float(n + (at.is_signed ? 1 : 0)), total = 0.0f;
         for (int64_t o = 0; o < at.outputs; o++) {
             int64_t number = o * at.inputs + c;
-            float w = Layer::rounded(values, at.weight, at.weight_bits, number);
+            float w = Layer::rounded(values, at, at.weight, at.weight_bits, number);
             int32_t own = magnitude(w, values[at.weight_bits + number]);
             total += float(own);
             if (own > 0) grads[at.weight_bits + number] += price * bits;
@@ -324,7 +354,7 @@ void add_price(const Layout& at, const float* values, float* grads, float price)
         grads[at.frac_bits + place] += price * total;
     }
     for (int64_t o = 0; at.bias >= 0 && o < at.outputs; o++) {
-        float b = Layer::rounded(values, at.bias, at.bias_bits, o);
+        float b = Layer::rounded(values, at, at.bias, at.bias_bits, o);
         if (magnitude(b, values[at.bias_bits + o]) > 0) grads[at.bias_bits + o] += price;
     }
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from chop.numerics.fast.chain import Chain, ChainLayer
+from chop.numerics.fast.chain import ROUNDINGS, Chain, ChainLayer
 from chop.numerics.learned import LearnsBits
 from chop.numerics.mixed_integer import MixedInteger
 from chop.training.learned.batches import MemberBatches
@@ -59,8 +60,9 @@ def _suits(batches: MemberBatches, layers: list[ChainLayer]) -> bool:
         return False
     if x.dtype != torch.float32 or y.dtype != torch.int64 or x.dim() != 2 or y.dim() != 1:
         return False
-    fits = all(a.outputs == b.inputs for a, b in zip(layers, layers[1:], strict=False))
-    return fits and x.shape[1] == layers[0].inputs and 0 <= y.min() <= y.max() < layers[-1].outputs
+    fits = all(a.outputs == b.inputs for a, b in itertools.pairwise(layers))
+    known = bool(0 <= y.min() <= y.max() < layers[-1].outputs)
+    return fits and x.shape[1] == layers[0].inputs and known
 
 
 def _layers(network: nn.Module) -> Iterator[Any]:
@@ -94,6 +96,8 @@ def _chain_layer(layer: Any, members: Members) -> ChainLayer | None:
     formats = getattr(layer, "formats", {})
     if {*formats} - {"bias"} != {"data_in", "weight"} or not all(map(_learns, formats.values())):
         return None
+    if len({fmt.rounding for fmt in formats.values()}) > 1:
+        return None
     if any(formats[name].granularity != "element" for name in formats if name != "data_in"):
         return None
     names = {id(p): name for name, p in members.skeleton.network.named_parameters()}
@@ -109,17 +113,22 @@ def _chain_layer(layer: Any, members: Members) -> ChainLayer | None:
         return None
     at: dict[str, Any] = {"bias": -1, "bias_frac_bits": -1, **places}
     return ChainLayer(
-        layer.in_features,
-        layer.out_features,
-        *(at[name] for name in ("weight", "bias", *needed[1:], "bias_frac_bits")),
-        formats["data_in"].signed,
-        shared,
+        inputs=layer.in_features,
+        outputs=layer.out_features,
+        weight=at["weight"],
+        bias=at["bias"],
+        integer_bits=at["data_in_integer_bits"],
+        frac_bits=at["data_in_frac_bits"],
+        weight_bits=at["weight_frac_bits"],
+        bias_bits=at["bias_frac_bits"],
+        is_signed=formats["data_in"].signed,
+        shares_bits=shared,
+        rounding=ROUNDINGS.index(formats["data_in"].rounding),
     )
 
 
 def _learns(fmt: Any) -> bool:
-    rules = isinstance(fmt, MixedInteger) and fmt.learn and fmt.rounding == "even"
-    return rules and fmt.overflow == "saturate"
+    return isinstance(fmt, MixedInteger) and fmt.learn and fmt.overflow == "saturate"
 
 
 def _starts(sizes: list[int]) -> list[int]:
