@@ -32,9 +32,11 @@ from learned_widths import Point, front_of, hypervolume
 from tabulate import tabulate
 from torch import Tensor, nn
 
+from chop.dataset import get_dataset_info
 from chop.dataset.jsc_sim import jsc_sim
 from chop.hardware.estimate import estimate
 from chop.ir import MaseGraph
+from chop.models import get_model
 from chop.numerics.fused import set_fused
 from chop.passes import Pipeline, freeze_bits_transform_pass, learn_bits_transform_pass
 from chop.training.learned import FrontOptions, train_front
@@ -62,6 +64,12 @@ def network(args: argparse.Namespace) -> MaseGraph:
     how = {"width": args.width, "granularity": "element", "overflow": args.overflow}
     made, _ = learn_bits_transform_pass(graph, {**how, "rounding": args.rounding})
     return made
+
+
+def jsc_table() -> nn.Module:
+    """Return 16-20-5 with tables on edges."""
+    model: nn.Module = get_model("jsc-table", task="cls", dataset_info=get_dataset_info("jsc-sim"))
+    return model
 
 
 def train(args: argparse.Namespace) -> None:
@@ -179,11 +187,12 @@ def steps(args: argparse.Namespace) -> None:
         steps=args.steps,
         batch_size=args.batch_size,
         checkpoints=2,
-        num_val_samples=1,
+        num_val_samples=1024,
     )
     data = (jsc_sim("train"), jsc_sim("validation"))
     note = lambda checkpoint: marks.append((time.process_time(), time.perf_counter()))  # noqa: E731
-    train_front(network(args), data, options, on_checkpoint=note)
+    model = jsc_table() if args.tables else network(args)
+    train_front(model, data, options, on_checkpoint=note)
     cpu, wall = (args.steps / 2 / (end - start) for start, end in zip(*marks, strict=True))
     print(json.dumps({"steps_per_cpu_second": cpu, "steps_per_second": wall}))
 
@@ -191,11 +200,17 @@ def steps(args: argparse.Namespace) -> None:
 def speed(args: argparse.Namespace) -> None:
     """Run ours and the rivals in turn on one core; print the median ratios of steps per second."""
     here = Path(__file__).parent
-    commands = {"ours": [sys.executable, str(here / "rivals.py"), "steps", "--steps", "2000"]}
-    for name, python, epochs in (("hgq", args.hgq, 40), ("pquant", args.pquant, 8)):
+    free = ["--prices", "1e-6", "1e-6"]  # so that none loses its bits, which makes ours faster
+    commands = {"ours": [sys.executable, str(here / "rivals.py"), "steps", *free]}
+    rivals = [("hgq", args.hgq, 20), ("pquant", args.pquant, 5)]
+    if args.tables:  # PQuantML has none
+        free += ["--tables", "--hidden", "20", "--batch-size", "1024"]
+        commands["ours"] += [*free, "--cost", "lut", "--steps", "200"]
+        rivals = [("hgq", args.hgq, 4)]
+    for name, python, epochs in rivals:
         if python:
             side = [python, str(here / f"{name}_side.py"), str(args.data), "--epochs", str(epochs)]
-            commands[name] = side
+            commands[name] = [*side, *free]
     pin = ["taskset", "-c", str(args.core)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
@@ -226,10 +241,11 @@ def main() -> None:
             command.add_argument("--luts", type=float, nargs=2, default=[100_000, 0.6])
         if action is speed:
             command.add_argument("data", type=Path)
+            command.add_argument("--tables", action="store_true")
             command.add_argument("--hgq")
             command.add_argument("--pquant")
             command.add_argument("--core", type=int, default=0)
-            command.add_argument("--repeats", type=int, default=5)
+            command.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     args.action(args)
 
@@ -240,6 +256,7 @@ def _add_training(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch-size", type=int, default=2048)
     command.add_argument("--hidden", type=int, nargs="*", default=[64, 32, 32])
     command.add_argument("--cost", default="ebops")
+    command.add_argument("--tables", action="store_true", help="of `steps`: jsc-table")
     command.add_argument("--prices", type=float, nargs=2, default=[1e-6, 3e-4])
     command.add_argument("--width", type=int, default=8)
     command.add_argument("--overflow", default="saturate")
