@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import os
+import sys
 import time
 from typing import Any
 
@@ -147,9 +148,12 @@ def circuits(training: Training, count: int) -> list[dict[str, float]]:
         first = training.dense()[0].input_quantizer.get_quantization_bits()
         bits = [each.detach().numpy().astype(int) for each in first]
         inlet = FVArrayInput((1, features)).quantize(*bits)  # rounded outside the circuit
-        logic = trace(*trace_model(training.model, framework="torch", inputs=(inlet,)))
-        lut = float(logic.cost)
-        found.append({"ebops": training.rows[epoch][0], "lut": lut, **scores})
+        try:
+            logic = trace(*trace_model(training.model, framework="torch", inputs=(inlet,)))
+        except AssertionError as error:  # alkaid refuses some designs
+            print(f"epoch {epoch} has no circuit: {error}", file=sys.stderr)
+            continue
+        found.append({"ebops": training.rows[epoch][0], "lut": float(logic.cost), **scores})
     training.model = model
     return found
 

@@ -142,9 +142,9 @@ def compare(args: argparse.Namespace) -> None:
         found = json.loads(file.read_text().strip().splitlines()[-1])
         rows = chosen_by_validation([Row(*row) for row in found["rows"]])
         volume = hypervolume([Point(cost, test) for cost, _, test in rows], args.ebops)
-        circuits = [Row(c["lut"], c["val"], c["test"]) for c in found.get("circuits", [])]
-        luts = [Point(c.cost, c.test) for c in chosen_by_validation(circuits)]
-        table.append((file.stem, len(rows), volume, hypervolume(luts, args.luts)))
+        luts, formula = (points_of(found["circuits"], name) for name in ("lut", "formula"))
+        volumes = [hypervolume(points, args.luts) if points else None for points in (luts, formula)]
+        table.append((file.stem, len(rows), volume, *volumes))
         shown = [
             (f"{cost:,.0f}", f"{100 * val:.1f} %", f"{100 * t:.1f} %") for cost, val, t in rows
         ]
@@ -154,8 +154,14 @@ def compare(args: argparse.Namespace) -> None:
         )
         lines = [(f"{p.lut:,.0f}", f"{100 * p.accuracy:.1f} %") for p in luts]
         print(tabulate(lines, headers=["LUTs", "test"]))
-    heads = ["", "designs", "hypervolume, EBOPs", "hypervolume, LUTs"]
+    heads = ["hypervolume by", "designs", "EBOPs", "alkaid's LUTs", "LUTs by formula"]
     print("\n" + tabulate(table, headers=heads, floatfmt=".2f"))
+
+
+def points_of(circuits: list[dict[str, float]], lut: str) -> list[Point]:
+    """Return the designs that the validation split chooses, with their test accuracies."""
+    rows = [Row(c[lut], c["val"], c["test"]) for c in circuits if lut in c]
+    return [Point(row.cost, row.test) for row in chosen_by_validation(rows)]
 
 
 class Row(tuple[float, float, float]):
