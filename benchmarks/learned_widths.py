@@ -93,7 +93,7 @@ def points_of(file: Path) -> list[Point]:
     search = json.loads(file.read_text())
     luts = {str(t["number"]): t["hardware_metrics"]["lut"] for t in search["trials"]}
     tested = search["test"].items()
-    return [Point(luts[k], row["test"]["accuracy"], f"trial {k}") for k, row in tested]
+    return [Point(luts[k], row["test"]["accuracy"], f"trial {k}") for k, row in tested if k in luts]
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:

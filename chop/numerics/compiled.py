@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,11 @@ def load() -> ctypes.CDLL:
     )
     symbols = [f"round_{rule}" for rule in rules]
     command = [compiler, *FLAGS, str(SOURCE)]
-    return load_library(f"rounding-{_fingerprint(compiler)}", command, symbols)
+    return load_library(f"rounding-{fingerprint(compiler, SOURCE, FLAGS)}", command, symbols)
 
 
-def _fingerprint(compiler: str) -> str:
-    """Hash of everything the library depends on; machines may share a home directory."""
+def fingerprint(compiler: str, source: Path, flags: Sequence[str]) -> str:
+    """Hash of everything a library depends on; machines may share a home directory."""
     features = ""
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
@@ -133,6 +134,6 @@ def _fingerprint(compiler: str) -> str:
         features = next(
             (line for line in lines if line.startswith(("flags", "Features"))), features
         )
-    compiled = (SOURCE.read_text(), *FLAGS, os.path.realpath(compiler))
+    compiled = (source.read_text(), *flags, os.path.realpath(compiler))
     made_of = (*compiled, platform.system(), platform.machine(), features)
     return hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]

@@ -13,6 +13,7 @@ from torch.func import vmap
 
 from chop.dataset.nested import Inputs
 from chop.training.learned.batches import MemberBatches
+from chop.training.learned.chain import chain_gradients
 from chop.training.learned.members import Members
 from chop.training.learned.options import FrontOptions
 from chop.training.learned.prices import CONTROLS, Prices
@@ -52,6 +53,7 @@ class TrainingPhase:
         if prices is None:
             self.freeze(torch.ones(count, dtype=torch.bool))
         self.index = torch.zeros(count, batches.size, dtype=torch.int64, device=device)
+        self._chain = chain_gradients(members, batches, options, task)
         self._losses: Callable[..., Tensor] = self._summed_loss
         if options.compile:
             self._losses = torch.compile(self._summed_loss)
@@ -119,11 +121,16 @@ class TrainingPhase:
             self.freeze(self.prices.is_met(costs))
 
     def _update(self) -> None:
-        values = self.members.values
-        loss = self._losses(*self.batches.gathered(self.index))
-        (grad,) = torch.autograd.grad(loss, values)
-        self.adam(values.detach(), grad, self.rate, self.moving)
+        grad = self._gradients()
+        self.adam(self.members.values.detach(), grad, self.rate, self.moving)
         self.members.widths.clamp_(*self.options.bounds)
+
+    def _gradients(self) -> Tensor:
+        if self._chain is not None:
+            return self._chain(self.index, self.price)
+        loss = self._losses(*self.batches.gathered(self.index))
+        (grad,) = torch.autograd.grad(loss, self.members.values)
+        return grad
 
     def _summed_loss(self, x: Inputs, y: Tensor, target: Tensor | None) -> Tensor:
         """Return the sum over all networks of loss + price · cost."""
