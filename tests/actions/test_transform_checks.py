@@ -46,6 +46,13 @@ REPAIR = [
 ]
 BAD = {
     "to_integer_graph": [({"silent": "perhaps"}, "silent")],
+    "deploy": [
+        ({}, "target"),
+        ({"target": "cuda-int4"}, "target"),
+        ({"target": "cuda-int8", "output": "float64"}, "output"),
+        ({"target": "cuda-int8", "nodes": ["("]}, "nodes"),
+        ({"target": "cuda-int8", "outputs": "float32"}, "outputs"),
+    ],
     "quantize": [
         ({"by": "kind"}, "by"),
         ({"by": "type", "linear": {"config": INT}, "baseline_weight_path": "x"}, BASELINE),

@@ -284,6 +284,20 @@ def test_many_networks_have_the_bits_and_gradients_of_each_alone(kernels, overfl
             assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-4)  # another order of sums
 
 
+def test_bits_that_do_not_lie_in_order_have_gradients_of_their_own(kernels):
+    x = torch.randn(40, 30)
+    bits = (torch.arange(1200.0) % 5).view(30, 40).t()  # the kernel needs a copy of these
+    found = []
+    for mode in ("on", "off"):
+        set_fused(mode)
+        f = bits.clone(memory_format=torch.preserve_format).requires_grad_()
+        assert not f.is_contiguous()
+        learned_fixed(x, None, f).square().sum().backward()
+        found.append(f.grad)
+    set_fused("on")
+    torch.testing.assert_close(*found)
+
+
 def test_networks_that_share_their_numbers_are_rounded_each_with_its_bits(kernels):
     x, f = torch.randn(50, 4), torch.randn(3, 4) + 2
     i = torch.full((4,), 2.0)

@@ -119,8 +119,9 @@ def gradients(
 def _errors(x: Tensor, grad: Tensor, f: Tensor, rule: LearnedRule) -> Tensor:
     """Return the gradients of the fraction bits of elements whose range is that of their values."""
     source, grad, result = x.contiguous(), grad.contiguous(), torch.empty(x.shape)
+    bits = f.detach().float().contiguous()  # kept until the call is over
     kernel = KERNELS.rule(rule.name, "learned_errors")
-    pointers = (t.data_ptr() for t in (source, grad, result, f.detach().float().contiguous()))
+    pointers = (t.data_ptr() for t in (source, grad, result, bits))
     kernel(*pointers, x.numel(), rule.packed, _threads(x))
     return result
 
