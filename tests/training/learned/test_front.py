@@ -165,6 +165,18 @@ def test_widths_have_a_learning_rate_of_their_own(network, splits, options):
         assert moved < 1e-4 if name.endswith("_f") else moved > 0.1
 
 
+def test_prices_far_too_high_for_the_network_are_warned_of(network, splits, options, caplog):
+    short = {"steps": 2, "checkpoints": 1, "members": 1}
+    with pytest.raises(ValueError, match="lower `price`"):
+        train_front(network, splits, options(**short, price=[1.0, 2.0]))
+    assert "times the ebops of the network is 5" in caplog.text
+    assert "suits this network" in caplog.text
+    caplog.clear()
+    with contextlib.suppress(ValueError):
+        train_front(network, splits, options(**short, price=[1e-5, 1e-2]))
+    assert "suits" not in caplog.text
+
+
 def test_a_network_that_dies_is_restarted_from_its_neighbour(network, splits, options, monkeypatch):
     taken = fronts.TrainingPhase.take
 
