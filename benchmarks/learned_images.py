@@ -167,7 +167,7 @@ def show_table(args: argparse.Namespace) -> None:
     """Test the parent and the designs, and print what they cost."""
     data = images(args)
     graphs = {"parent": parent_of(args, data)}
-    graphs |= {f"{path.parent.name}/{path.name}": load_graph(path) for path in args.designs}
+    graphs |= {str(path): load_graph(path) for path in args.designs}
     rows: list[list[Any]] = []
     reference: tuple[np.ndarray, float] | None = None
     for name, graph in graphs.items():
