@@ -13,8 +13,9 @@ from chop.dataset.jsc import FILE
 
 ROOT = Path(__file__).parents[2]
 LAYOUTS = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "dataset" / "layouts.py")))
-# CIFAR-10 is a download: tests/seeds/test_seed_lab4_search.py runs its file on a few images
-DOWNLOADED = {"vgg7_cifar10_search.toml"}
+# CIFAR-10 is a download: tests/seeds/test_seed_lab4_search.py and
+# tests/actions/search/test_learned_images.py run these files on a few images
+DOWNLOADED = {"vgg7_cifar10_search.toml", "cifar10_learned.toml"}
 LARGE = "jsc_gpu_search.toml"  # for a GPU, and with data that have to be made: see below
 # trained for minutes, or on a GPU: see below
 LEARNED = {"jsc_learned.toml": "steps = 5000", "jsc_learned_gpu.toml": "steps = 16_000"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import logging
 import sys
@@ -178,7 +179,8 @@ def run_search(config: RunConfig, project: Project) -> None:
     is_trained = not parents.trains_parent(config, project)
     if settings is not None and not is_trained:
         untrained = parent_of(copy.deepcopy(model), None, config.load_type)
-        _check_before_training(config, location, untrained, tables, settings)
+        later = dataclasses.replace(untrained, trained=True)  # as it is when the study begins
+        _check_before_training(config, location, later, tables, settings)
     project.create()
     begins = not (location.continues or config.apply is not None or searches_itself)
     with nullcontext(True) if is_trained else _training_note(location, begins) as alone:

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 RETRAIN_RATE = 0.2  # of the learning rate, at which designs are retrained
 PER_DOUBLING = 8  # of the cost: designs that are kept for retraining
+MOST_PRICED = 100.0  # times the lowest price: a cost that leaves nothing of the loss
 
 
 @dataclass(frozen=True)
@@ -251,12 +252,24 @@ class _Run:
 
     def _main(self) -> TrainingPhase:
         models = [self._start(member) for member in range(self.options.num_members)]
-        return self._phase(
+        phase = self._phase(
             models,
             steps=self.steps,
             prices=prices_of(self.options, self.place.device),
             rate=self.options.learning_rate,
         )
+        self._warn_of_prices(float(phase.members.exact_costs().max()))
+        return phase
+
+    def _warn_of_prices(self, cost: float) -> None:
+        """Warn of prices for networks of another size, at which all bits vanish."""
+        priced = self.options.prices[0] * cost
+        if priced > MOST_PRICED:
+            logger.warning(
+                "The lowest price times the %s of the network is %.3g, where a loss is about 1: "
+                "all bits may vanish. A price from %.0e to %.0e suits this network",
+                *(self.options.cost_name, priced, 0.03 / cost, 3 / cost),
+            )
 
     def _start(self, member: int) -> nn.Module:
         """Return a network as it begins: as given, or with new random weights."""

@@ -64,7 +64,9 @@ class FrontOptions:
     epochs: PositiveInt | None = None
     batch_size: PositiveInt | None = None  # None: that of the data
     learning_rate: PositiveFloat = 5e-3
-    eta_min: NonNegativeFloat = 1e-5  # the rate at the end of the cosine
+    # of numbers of bits; None: as that of weights. Trained weights need a low rate, widths do not
+    width_rate: PositiveFloat | None = None
+    eta_min: NonNegativeFloat = 1e-5  # the rate of weights at the end of the cosine
     # parts of the run after which the price begins to rise, and has risen
     price_starts: PartOfRun = 0.05
     price_ends: PartOfRun = 0.6
@@ -171,6 +173,11 @@ class FrontOptions:
         return {"population": self.members, "ramp": self.ramps, "target": len(self.targets)}[
             self.way
         ]
+
+    @property
+    def width_factor(self) -> float:
+        """The learning rate of numbers of bits for each unit of that of weights."""
+        return (self.width_rate or self.learning_rate) / self.learning_rate
 
     def num_steps(self, samples: int, batch_size: int) -> int:
         """Return the steps of the run on so many samples."""

@@ -44,7 +44,7 @@ class TrainingPhase:
         self.members, self.batches, self.options, self.task = members, batches, options, task
         self.steps, self.prices, self.top_rate = steps, prices, rate
         self.step = 0
-        self.adam = RowAdam(members.values.detach())
+        self.adam = RowAdam(members.values.detach(), options.width_factor)
         count, device = members.count, members.device
         self.price = torch.zeros(count, device=device)
         self.rate = torch.zeros((), device=device)

@@ -11,9 +11,13 @@ from chop.training.population.updates import BETAS, EPSILON
 
 
 class RowAdam:
-    """Moments and counts of steps for each row; `tensors` is all of its state."""
+    """Moments and counts of steps for each row; `tensors` is all of its state.
 
-    def __init__(self, values: Tensor) -> None:
+    The last columns, which may be kept from moving, learn `factor` times as fast as the others.
+    """
+
+    def __init__(self, values: Tensor, factor: float = 1.0) -> None:
+        self.factor = factor
         self.first, self.second = torch.zeros_like(values), torch.zeros_like(values)
         self.first.requires_grad_(False)
         self.second.requires_grad_(False)
@@ -47,19 +51,23 @@ class RowAdam:
         self.steps += finite
         self.skipped += ~finite
         tensors = (values, self.first, self.second)
-        last = [tensor[:, values.shape[1] - moving.shape[1] :] for tensor in tensors]
+        start = values.shape[1] - moving.shape[1]
+        last = [tensor[:, start:] for tensor in tensors]
         kept = [_Unmoved(tensors, finite), _Unmoved(last, moving)]
-        self._update(values, grad, rate)
+        self._update(values, grad, rate, start)
         for each in kept:
             each.restore()
 
-    def _update(self, values: Tensor, grad: Tensor, rate: Tensor) -> None:
+    def _update(self, values: Tensor, grad: Tensor, rate: Tensor, start: int) -> None:
         self.first.lerp_(grad, 1 - BETAS[0])
         self.second.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
         count = self.steps.clamp(min=1)
         whole, root = 1 - BETAS[0] ** count, (1 - BETAS[1] ** count).sqrt()
         size = self.second.sqrt().div_(root.to(grad.dtype)).add_(EPSILON)
-        values.addcmul_(torch.div(self.first, size, out=size), (-rate / whole).to(grad.dtype))
+        change = torch.div(self.first, size, out=size)
+        if self.factor != 1:
+            change[:, start:].mul_(self.factor)
+        values.addcmul_(change, (-rate / whole).to(grad.dtype))
 
 
 class _Unmoved:

@@ -109,6 +109,14 @@ def test_a_front_is_trained_measured_applied_and_reported(ch, config, tmp_path):
     assert right.float().mean().item() == pytest.approx(wanted, abs=1e-6)
 
 
+def test_a_front_learns_from_the_parent_that_the_search_has_trained(ch, tmp_path):
+    file = tmp_path / "distilled.toml"
+    file.write_text(CONFIG.replace("steps = 24", "steps = 6\ndistill = 0.5"))
+    ch("search", "--config", file)
+    folder = tmp_path / "out" / "learned" / "software" / "search_ckpts"
+    assert json.loads((folder / "search.designs" / "front.json").read_text())["designs"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ramp", "target"])
 def test_other_ways_end_in_the_same_files_and_resume_to_the_same_table(ch, tmp_path, way):

@@ -162,6 +162,33 @@ def test_rows_are_updated_as_adam_does():
     assert torch.allclose(values, theirs, atol=1e-6)
 
 
+def test_last_columns_learn_as_fast_as_asked():
+    values, grad = torch.zeros(1, 3), torch.ones(1, 3)
+    RowAdam(values, 8.0)(values, grad, torch.tensor(0.01), torch.ones(1, 2, dtype=torch.bool))
+    assert torch.allclose(values, -torch.tensor([[0.01, 0.08, 0.08]]))
+
+
+def test_widths_have_a_learning_rate_of_their_own(network, splits, options):
+    start = {name: p.detach().clone() for name, p in network.named_parameters()}
+    short = options(way="ramp", steps=60, checkpoints=1, freeze_last=0.0, width_rate=1e-6)
+    (design,) = train_front(network, splits, short).designs
+    for name, before in start.items():
+        moved = float((design.state[name] - before).abs().max())
+        assert moved < 1e-4 if name.endswith("_f") else moved > 0.1
+
+
+def test_prices_far_too_high_for_the_network_are_warned_of(network, splits, options, caplog):
+    short = {"steps": 2, "checkpoints": 1, "members": 1}
+    with pytest.raises(ValueError, match="lower `price`"):
+        train_front(network, splits, options(**short, price=[1.0, 2.0]))
+    assert "times the ebops of the network is 5" in caplog.text
+    assert "suits this network" in caplog.text
+    caplog.clear()
+    with contextlib.suppress(ValueError):
+        train_front(network, splits, options(**short, price=[1e-5, 1e-2]))
+    assert "suits" not in caplog.text
+
+
 def test_a_network_that_dies_is_restarted_from_its_neighbour(network, splits, options, monkeypatch):
     taken = fronts.TrainingPhase.take
 
