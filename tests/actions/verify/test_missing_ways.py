@@ -102,6 +102,8 @@ def test_a_qonnx_file_is_named_as_not_run_without_qonnx(here, project, monkeypat
 
 
 def test_a_qonnx_file_of_a_stranger_runs_no_module_of_its_choice(here, project, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
     """qonnx imports the module that a domain names."""
     import onnx
 
@@ -142,6 +144,8 @@ def test_a_file_outside_a_project_is_compared_with_the_network_that_is_read_from
 
 
 def test_a_file_that_cannot_be_verified_alone_says_what_to_do(here, project, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
     import onnx
 
     file = shutil.copy(exported(here, project, "integer"), tmp_path / "net.onnx")
