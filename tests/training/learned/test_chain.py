@@ -1,5 +1,7 @@
 """Steps of linear layers with ReLUs between, by one call of the C++ library."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from chop.numerics.compiled import find_compiler
 from chop.numerics.fast import chain as library
 from chop.numerics.fused import fused_mode, set_fused
 from chop.passes import Pipeline, learn_bits_transform_pass
+from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.training.devices import Place
 from chop.training.feed import Feed
 from chop.training.learned import train_front
@@ -150,6 +153,32 @@ def test_other_networks_are_left_to_autograd(phase_of):
     }
     for name, model in others.items():
         assert phase_of(model)._chain is None, name
+
+
+def test_a_network_with_hooks_is_left_to_autograd(phase_of):
+    pruning = mlp()
+    attach_activation_pruning(pruning.get_submodule("2"), 0.5)
+    assert phase_of(pruning)._chain is None
+    hooked = mlp()
+    hooked.get_submodule("1").register_forward_hook(lambda layer, args, y: 2 * y)
+    assert phase_of(hooked)._chain is None
+
+
+def test_a_sequence_that_computes_otherwise_is_left_to_autograd(phase_of):
+    class Doubled(nn.Sequential):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    assert phase_of(nn.Sequential(*mlp().children()))._chain is not None
+    assert phase_of(Doubled(*mlp().children()))._chain is None
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_parameters_without_a_sign_are_left_to_autograd(phase_of, name):
+    model = mlp()
+    layer = model.get_submodule("2")
+    layer.formats = {**layer.formats, name: replace(layer.formats[name], signed=False)}
+    assert phase_of(model)._chain is None
 
 
 def test_other_data_are_left_to_autograd(phase_of, splits, options):
