@@ -8,7 +8,7 @@ from torch import nn
 
 from chop.dataset import TensorSplit
 from chop.ir import MaseGraph
-from chop.numerics.compiled import find_compiler
+from chop.numerics.compiled import KERNELS, find_compiler
 from chop.numerics.fast import chain as library
 from chop.numerics.fused import fused_mode, set_fused
 from chop.passes import Pipeline, learn_bits_transform_pass
@@ -211,3 +211,17 @@ def test_a_front_is_as_good_as_by_autograd(splits, options, monkeypatch):
     theirs = train_front(mlp(), splits, chosen)
     best = [front.designs[-1].metrics["accuracy"] for front in (ours, theirs)]
     assert best[0] > max(0.8, best[1] - 0.03)
+
+
+def test_the_bits_of_other_runs_do_not_depend_on_when_kernels_were_loaded(
+    splits, options, monkeypatch
+):
+    chosen = options(way="ramp", cost="lut", price=[1e-5, 1e-3], learning_rate=1e-2, steps=30)
+    KERNELS.settle()
+    loaded = train_front(mlp(), splits, chosen)
+    for name, value in {"library": None, "_builder": None, "_seen": 0}.items():
+        monkeypatch.setattr(KERNELS, name, value)  # as in a new process
+    fresh = train_front(mlp(), splits, chosen)
+    assert len(loaded.designs) == len(fresh.designs) > 0
+    for one, other in zip(loaded.designs, fresh.designs, strict=True):
+        assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
