@@ -60,7 +60,7 @@ def filled_up(size: int, multiple: int) -> int:
 def with_zeros(x: Tensor, rows: int, columns: int) -> Tensor:
     """Return a matrix of 8-bit numbers with zeros after its last row and column, row by row.
 
-    The kernels of CUDA refuse operands that lie in memory column by column.
+    Kernels of CUDA may refuse operands that lie in memory column by column.
     """
     more = rows - x.shape[0], columns - x.shape[1]
     if not any(more):

@@ -183,7 +183,7 @@ def test_a_weight_that_is_stored_transposed(config):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("config", "kernel"), [(FIXED, "_int_mm"), (FP8, "scaled_mm")])
-def test_operands_lie_row_by_row_as_the_kernels_of_cuda_demand(config, kernel, monkeypatch):
+def test_operands_of_the_kernels_lie_row_by_row(config, kernel, monkeypatch):
     owner = torch if kernel == "_int_mm" else torch.nn.functional
     multiply, given = getattr(owner, kernel), []
 
