@@ -66,14 +66,28 @@ class Kernels:
                 self._build(wait)
         return self.library is not None
 
+    def settle(self) -> None:
+        """Wait until the library is loaded, or known to be missing.
+
+        Sums of gradients have other last bits by kernels, so that a run which must be repeated with
+        the same bits may not change from one way to the other at a step that depends on the time.
+        """
+        if self.library is None:
+            self._started().join()
+
     def _build(self, wait: bool) -> None:
         self._is_awaited = self._is_awaited or wait
+        builder = self._started()
+        if wait:
+            builder.join()
+            self._warn()
+
+    def _started(self) -> threading.Thread:
+        """Return the thread that builds the library."""
         if self._builder is None:
             self._builder = threading.Thread(target=self._load, daemon=True)
             self._builder.start()
-        if wait:
-            self._builder.join()
-            self._warn()
+        return self._builder
 
     def _load(self) -> None:
         try:

@@ -144,6 +144,18 @@ def test_a_training_step_in_c_plus_plus_has_the_results_and_gradients_of_torch(
         assert float((value - ours[name]).abs().max()) <= 2e-6 * scale, name
 
 
+def test_units_that_overflow_are_saturated_in_c_plus_plus_as_in_torch(request):
+    layer, x = layer_of().float(), samples().float()[3:]
+    layer.in_integer_bits.data[4, 2], layer.in_frac_bits.data[4, 2] = 2, 3
+    layer.weight_in.data[4, 2, 0] = 3e38  # times the centre of a cell it is infinite
+    numbers = layer._numbers(x.dtype, known=False)
+    found, _, _ = sums_by_codes(x, numbers, layer._function)
+    request.getfixturevalue("in_torch")
+    expected, _, _ = sums_by_codes(x, numbers, layer._function)
+    assert expected.isfinite().all()
+    assert torch.equal(found, expected)
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     layers = [layer_of(seed=seed).float() for seed in range(3)]
     each = [layer._numbers(torch.float32, known=False).tensors for layer in layers]

@@ -307,6 +307,28 @@ def test_networks_that_share_their_numbers_are_rounded_each_with_its_bits(kernel
     assert torch.equal(moved, found)
 
 
+@pytest.mark.parametrize("limited", [True, False])
+def test_results_do_not_depend_on_the_default_dtype(kernels, limited):
+    torch.manual_seed(0)
+    x, f = torch.randn(40, 6), torch.full((40, 6), 2.0)
+    i = torch.ones(40, 6) if limited else None
+
+    def computed():
+        numbers, fraction = x.clone().requires_grad_(), f.clone().requires_grad_()
+        y = learned_fixed(numbers, i, fraction)
+        y.square().sum().backward()
+        widths = own_widths(x, f, True, "even")
+        return y.detach(), numbers.grad, fraction.grad, widths
+
+    expected = computed()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = computed()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, found, expected))
+
+
 def test_tensors_that_a_kernel_cannot_take_are_rounded_as_well(kernels):
     x, i, f = torch.randn(4, 6), torch.full((4, 1), 2.0), torch.full((6,), 3.0)
     assert places_of((4, 6, 5), (4, 1, 5)) is None

@@ -49,7 +49,8 @@ inline Floats hyperbolic_tangent(Floats x) {
   series = series * square + 2.0f / 15.0f;
   series = series * square - 1.0f / 3.0f;
   series = x + x * square * series;
-  Floats exponent = (size < 10.0f ? size : size * 0.0f + 10.0f) * 2.8853900817779268f;
+  Floats most = Floats{} + 10.0f;
+  Floats exponent = (size > most ? most : size) * 2.8853900817779268f;
   Ints whole = __builtin_convertvector(exponent + 0.5f, Ints);
   Floats r = (exponent - __builtin_convertvector(whole, Floats)) * LN2;
   Floats power = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
@@ -102,7 +103,8 @@ class Layer {
   Layer(const Sizes& size, const Network& net)
       : size(size), net(net), wide(padded(size.outputs)) {}
 
-  // Returns whether samples can look results up: no grid is too fine, and no number is NaN.
+  // Returns whether samples can look results up: no grid is too fine, the tables are not
+  // too many for 32-bit indices, and no number is NaN.
   bool prepare() {
     if (!make_grid() || !find_rows()) return false;
     find_entries();
@@ -149,7 +151,7 @@ class Layer {
         entries += padded(edges[e].codes);
       }
     }
-    return true;
+    return entries <= INT32_MAX && rows <= INT32_MAX;
   }
 
   bool find_rows() {

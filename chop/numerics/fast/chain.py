@@ -54,7 +54,8 @@ class Chain:
     def __init__(self, layers: list[ChainLayer]) -> None:
         self.size = sum(layer.size for layer in layers)
         self.depth = len(layers)
-        self.layout = torch.tensor([[*map(int, layer)] for layer in layers], dtype=torch.int64)
+        numbers = [[*map(int, layer)] for layer in layers]
+        self.layout = torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
     @staticmethod
     def is_ready() -> bool:

@@ -65,7 +65,7 @@ def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) 
     """Return the values of `rounded_fixed`, bit for bit."""
     if x.is_cuda:
         return learned_cuda.rounded(x, i, f, places, rule)
-    source, result = x.detach().contiguous(), torch.empty(x.shape)
+    source, result = x.detach().contiguous(), x.new_empty(x.shape)
     bits = [t.detach().float().contiguous() for t in (i, f)]
     kernel = KERNELS.rule(rule.name, "learned")
     pointers = (t.data_ptr() for t in (source, result, *bits))
@@ -105,10 +105,10 @@ def gradients(
         return grad, None, _errors(x, grad, f, rule).view(f.shape).to(f.dtype)
     follows = rule.unlimited and rule.signed  # the gradient for x is that of the result
     source, grad = x.contiguous(), grad.contiguous()
-    result = grad if follows else torch.empty(x.shape)
+    result = grad if follows else x.new_empty(x.shape)
     bits = [t.detach().float().contiguous() for t in (i, f)]
     parts = max(1, min(_threads(x), places[0]))
-    sums = torch.zeros(parts, 2, places[1], dtype=torch.float64)
+    sums = x.new_zeros(parts, 2, places[1], dtype=torch.float64)
     kernel = KERNELS.rule(rule.name, "learned_gradients")
     pointers = (t.data_ptr() for t in (source, grad, result, *bits, sums))
     kernel(*pointers, *places, rule.packed, parts)
@@ -118,7 +118,7 @@ def gradients(
 
 def _errors(x: Tensor, grad: Tensor, f: Tensor, rule: LearnedRule) -> Tensor:
     """Return the gradients of the fraction bits of elements whose range is that of their values."""
-    source, grad, result = x.contiguous(), grad.contiguous(), torch.empty(x.shape)
+    source, grad, result = x.contiguous(), grad.contiguous(), x.new_empty(x.shape)
     bits = f.detach().float().contiguous()  # kept until the call is over
     kernel = KERNELS.rule(rule.name, "learned_errors")
     pointers = (t.data_ptr() for t in (source, grad, result, bits))
@@ -131,7 +131,7 @@ def widths(x: Tensor, f: Tensor, rule: LearnedRule) -> Tensor | None:
     if x.is_cuda or x.shape != f.shape or kernel_places(x, f, f, rule) is None:
         return None
     source, bits = x.detach().contiguous(), f.detach().float().contiguous()
-    result = torch.empty(x.shape)
+    result = x.new_empty(x.shape)
     kernel = KERNELS.rule(rule.name, "learned_widths")
     pointers = (t.data_ptr() for t in (source, result, bits))
     kernel(*pointers, x.numel(), rule.packed, _threads(x))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop.ir.graph.tracer import HOOKS
 from chop.numerics.fast.chain import ROUNDINGS, Chain, ChainLayer
 from chop.numerics.learned import LearnsBits
 from chop.numerics.mixed_integer import MixedInteger
@@ -40,6 +41,8 @@ def chain_gradients(
     """Return how gradients are computed, or None for networks and runs of other kinds."""
     plain = members.device.type == "cpu" and not options.distill and not options.compile
     if not plain or task is not CLASSIFICATION or [*options.weights] != ["ebops"]:
+        return None
+    if any(map(_has_hooks, members.skeleton.network.modules())):
         return None
     layers = [*_layers(members.skeleton.network)]
     found = [_chain_layer(layer, members) for layer in layers]
@@ -76,8 +79,8 @@ def _layers(network: nn.Module) -> Iterator[Any]:
 
 def _calls(network: nn.Module) -> Iterator[nn.Module]:
     """Give the layers in the order of their calls; none if they are no chain."""
-    if isinstance(network, nn.Sequential):
-        yield from network
+    if type(network).forward is nn.Sequential.forward:
+        yield from network.children()
     if not isinstance(network, fx.GraphModule):
         return
     first, *others = network.graph.nodes
@@ -98,7 +101,8 @@ def _chain_layer(layer: Any, members: Members) -> ChainLayer | None:
         return None
     if len({fmt.rounding for fmt in formats.values()}) > 1:
         return None
-    if any(formats[name].granularity != "element" for name in formats if name != "data_in"):
+    parameter_formats = [fmt for name, fmt in formats.items() if name != "data_in"]
+    if any(fmt.granularity != "element" or not fmt.signed for fmt in parameter_formats):
         return None
     names = {id(p): name for name, p in members.skeleton.network.named_parameters()}
     starts = dict(zip(members.names, _starts(members.sizes), strict=True))
@@ -125,6 +129,11 @@ def _chain_layer(layer: Any, members: Members) -> ChainLayer | None:
         shares_bits=shared,
         rounding=ROUNDINGS.index(formats["data_in"].rounding),
     )
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """Return whether a layer has hooks, such as those that prune activations."""
+    return any(getattr(layer, name) for name in HOOKS)
 
 
 def _learns(fmt: Any) -> bool:

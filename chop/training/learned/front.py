@@ -6,6 +6,7 @@ import copy
 import hashlib
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from chop.checkpoints import fill
 from chop.dataset.data_module import MaseDataModule
 from chop.devices import parse_accelerator
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.numerics.compiled import KERNELS
+from chop.numerics.fused import fused_mode
 from chop.training.check import check_fit
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
@@ -138,6 +141,8 @@ def train_front(
     """
     options = options or FrontOptions()
     run = _Run(model, data, options, task_named(task), accelerator, teacher, folder)
+    if run.place.device.type == "cpu" and fused_mode() != "off":
+        KERNELS.settle()
     with _seeded(options.seed), threads_for(run.work, run.place.device):
         return run.front(on_checkpoint, interrupted)
 
@@ -205,8 +210,9 @@ class _Run:
         """A digest of all that decides the bits of the result."""
         digest = hashlib.sha256(repr(sorted(asdict(self.options).items())).encode())
         digest.update(repr((self.task.name, self.feed.batch_size, self.place.device.type)).encode())
-        for network in (self.model, self.teacher):
-            for name, tensor in sorted(network.state_dict().items()) if network else ():
+        for network in filter(None, (self.model, self.teacher)):
+            digest.update(_structure(network).encode())
+            for name, tensor in sorted(network.state_dict().items()):
                 digest.update(name.encode())
                 flat = tensor.detach().cpu().contiguous().reshape(-1)
                 digest.update(flat.view(torch.uint8).numpy().data)
@@ -447,6 +453,17 @@ class _Run:
             torch.cuda.set_rng_state(saved["random"]["cuda"], self.place.device)
         logger.info("Continued the front at step %d", saved["phase"]["step"])
         return saved
+
+
+def _structure(network: nn.Module) -> str:
+    """Return what a network computes besides its tensors: layers, their options and formats."""
+    lines = [str(getattr(network, "code", ""))]
+    for name, layer in network.named_modules():
+        own = {n: v for n, v in vars(layer).items() if not n.startswith("_") and n != "training"}
+        options = {n: v for n, v in own.items() if isinstance(v, bool | int | float | str | tuple)}
+        formats = sorted(getattr(layer, "formats", {}).items())
+        lines.append(f"{name} {type(layer).__qualname__} {sorted(options.items())} {formats}")
+    return re.sub(r" at 0x[0-9a-f]+", "", "\n".join(lines))  # addresses differ between processes
 
 
 def _splits(data: Any, options: FrontOptions) -> tuple[Any, Any, int]:

@@ -118,6 +118,11 @@ class FrontOptions:
             return "ramps is for way = 'ramp'; use members for the networks of a population"
         if self.price_starts >= self.price_ends:
             return f"price_starts must be less than price_ends = {self.price_ends:g}"
+        if self.way == "ramp" and self.price_starts + self.freeze_last >= 1:
+            return (
+                f"price_starts and freeze_last leave no steps in which the price of a ramp could "
+                f"rise; their sum must be less than 1, not {self.price_starts + self.freeze_last:g}"
+            )
         return self._problem_of_target()
 
     def _problem_of_target(self) -> str | None:

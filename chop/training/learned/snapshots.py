@@ -28,13 +28,15 @@ class Snapshots:
                 write_atomically(design.state, self._file(design))
         facts = [design.facts for design in designs]
         write_atomically({KEY: __version__, "who": identity, "designs": facts, **state}, self.file)
-        for file in self.folder.glob("design-*.pt"):
-            if file not in files:
-                file.unlink(missing_ok=True)
+        self._remove_all_but(files)
 
     def read(self, identity: str) -> tuple[dict[str, Any], list[LearnedDesign]] | None:
-        """Return the state and designs of an earlier process, None if there are none."""
+        """Return the state and designs of an earlier process, None if there are none.
+
+        Designs that no state names are removed, as `write` keeps the files that it finds.
+        """
         if not self.file.exists():
+            self._remove_all_but(set())
             return None
         saved = read_torch_file(self.file)
         if not isinstance(saved, dict) or KEY not in saved:
@@ -45,9 +47,15 @@ class Snapshots:
                 f"use the same ones, or delete its folder to start again"
             )
         designs = [LearnedDesign(**facts, state={}) for facts in saved["designs"]]
+        self._remove_all_but({self._file(design) for design in designs})
         states = [read_torch_file(self._file(design)) for design in designs]
         pairs = zip(saved["designs"], states, strict=True)
         return saved, [LearnedDesign(**facts, state=state) for facts, state in pairs]
+
+    def _remove_all_but(self, files: set[Path]) -> None:
+        for file in self.folder.glob("design-*.pt"):
+            if file not in files:
+                file.unlink(missing_ok=True)
 
     def _file(self, design: LearnedDesign) -> Path:
         return self.folder / f"design-{design.name}.pt"

@@ -1,15 +1,18 @@
 """Steps of linear layers with ReLUs between, by one call of the C++ library."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from chop.dataset import TensorSplit
 from chop.ir import MaseGraph
-from chop.numerics.compiled import find_compiler
+from chop.numerics.compiled import KERNELS, find_compiler
 from chop.numerics.fast import chain as library
 from chop.numerics.fused import fused_mode, set_fused
 from chop.passes import Pipeline, learn_bits_transform_pass
+from chop.passes.graph.transforms.pruning.activation import attach_activation_pruning
 from chop.training.devices import Place
 from chop.training.feed import Feed
 from chop.training.learned import train_front
@@ -152,6 +155,32 @@ def test_other_networks_are_left_to_autograd(phase_of):
         assert phase_of(model)._chain is None, name
 
 
+def test_a_network_with_hooks_is_left_to_autograd(phase_of):
+    pruning = mlp()
+    attach_activation_pruning(pruning.get_submodule("2"), 0.5)
+    assert phase_of(pruning)._chain is None
+    hooked = mlp()
+    hooked.get_submodule("1").register_forward_hook(lambda layer, args, y: 2 * y)
+    assert phase_of(hooked)._chain is None
+
+
+def test_a_sequence_that_computes_otherwise_is_left_to_autograd(phase_of):
+    class Doubled(nn.Sequential):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    assert phase_of(nn.Sequential(*mlp().children()))._chain is not None
+    assert phase_of(Doubled(*mlp().children()))._chain is None
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_parameters_without_a_sign_are_left_to_autograd(phase_of, name):
+    model = mlp()
+    layer = model.get_submodule("2")
+    layer.formats = {**layer.formats, name: replace(layer.formats[name], signed=False)}
+    assert phase_of(model)._chain is None
+
+
 def test_other_data_are_left_to_autograd(phase_of, splits, options):
     x, y = splits[0].x, splits[0].y
     phase = phase_of(mlp())
@@ -182,3 +211,17 @@ def test_a_front_is_as_good_as_by_autograd(splits, options, monkeypatch):
     theirs = train_front(mlp(), splits, chosen)
     best = [front.designs[-1].metrics["accuracy"] for front in (ours, theirs)]
     assert best[0] > max(0.8, best[1] - 0.03)
+
+
+def test_the_bits_of_other_runs_do_not_depend_on_when_kernels_were_loaded(
+    splits, options, monkeypatch
+):
+    chosen = options(way="ramp", cost="lut", price=[1e-5, 1e-3], learning_rate=1e-2, steps=30)
+    KERNELS.settle()
+    loaded = train_front(mlp(), splits, chosen)
+    for name, value in {"library": None, "_builder": None, "_seen": 0}.items():
+        monkeypatch.setattr(KERNELS, name, value)  # as in a new process
+    fresh = train_front(mlp(), splits, chosen)
+    assert len(loaded.designs) == len(fresh.designs) > 0
+    for one, other in zip(loaded.designs, fresh.designs, strict=True):
+        assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)

@@ -332,6 +332,7 @@ def test_regression_is_trained_as_well(network, splits, options):
         ({"price": [1e-3, 1e-6]}, "lowest and the highest"),
         ({"steps": 5, "epochs": 5}, "omit one"),
         ({"price_starts": 0.7}, "price_starts"),
+        ({"way": "ramp", "price_starts": 0.5, "freeze_last": 0.5}, "less than 1, not 1"),
         ({"way": "rampe"}, "did you mean 'ramp'"),
         ({"freeze_last": 1.0}, "less than 1"),
         ({"bounds": (3.0, 2.0)}, "bounds"),

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from chop.training.interruption import Interrupted
 from chop.training.learned import train_front
+from chop.training.learned.archive import LearnedDesign
+from chop.training.learned.snapshots import Snapshots
 
 SCRIPT = """
 import os, signal, sys
@@ -95,3 +98,26 @@ def test_a_complete_run_is_not_run_again(network, splits, options, tmp_path):
     again = train_front(network, splits, chosen, folder=tmp_path, on_checkpoint=seen.append)
     assert seen == []
     assert again.designs == front.designs
+
+
+def test_a_snapshot_of_a_network_with_another_activation_is_refused(
+    network, splits, options, tmp_path
+):
+    short = options(steps=8, checkpoints=1)
+    train_front(network, splits, short, folder=tmp_path)
+    network[1] = nn.Tanh()  # has no tensors either
+    with pytest.raises(ValueError, match="belongs to a run with another network"):
+        train_front(network, splits, short, folder=tmp_path)
+
+
+def test_designs_of_an_earlier_run_do_not_take_the_place_of_new_ones(tmp_path):
+    def design(value):
+        return LearnedDesign(0, 5, 0, 0.0, 1.0, {"r2": 0.5}, {"weight": torch.tensor(value)})
+
+    snapshots = Snapshots(tmp_path)
+    snapshots.write("one", {}, [design(1.0)])
+    snapshots.file.unlink()  # as a process that was killed before it wrote its state
+    assert snapshots.read("other") is None
+    snapshots.write("other", {}, [design(2.0)])
+    _, (read,) = snapshots.read("other")
+    assert read.state["weight"] == 2.0

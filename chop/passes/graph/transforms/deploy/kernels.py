@@ -58,10 +58,13 @@ def filled_up(size: int, multiple: int) -> int:
 
 
 def with_zeros(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Return a matrix of 8-bit numbers with zeros after its last row and column."""
+    """Return a matrix of 8-bit numbers with zeros after its last row and column, row by row.
+
+    Kernels of CUDA may refuse operands that lie in memory column by column.
+    """
     more = rows - x.shape[0], columns - x.shape[1]
     if not any(more):
-        return x
+        return x.contiguous()
     # in every 8-bit dtype, zero has the bits of zero; not all of them can be padded
     return F.pad(x.view(torch.int8), (0, more[1], 0, more[0])).view(x.dtype)
 

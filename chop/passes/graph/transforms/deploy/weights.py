@@ -38,7 +38,7 @@ class WeightCodes:
         multiples, scale = _multiples(layer, layer.formats["weight"])
         low, high = multiples.aminmax(dim=1)
         offset = torch.where((low >= LOWEST) & (high <= HIGHEST), 0, low - LOWEST)
-        codes = (multiples - offset.unsqueeze(1)).to(torch.int8)
+        codes = (multiples - offset.unsqueeze(1)).to(torch.int8).contiguous()
         return cls(codes, offset, scale.double().expand(len(codes)))
 
     def correction(self, data: Multiples) -> Tensor:

@@ -182,6 +182,25 @@ def test_a_weight_that_is_stored_transposed(config):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("config", "kernel"), [(FIXED, "_int_mm"), (FP8, "scaled_mm")])
+def test_operands_of_the_kernels_lie_row_by_row(config, kernel, monkeypatch):
+    owner = torch if kernel == "_int_mm" else torch.nn.functional
+    multiply, given = getattr(owner, kernel), []
+
+    def noted(x, matrix, *others, **options):
+        given.extend([x, matrix.t()])
+        return multiply(x, matrix, *others, **options)
+
+    simulated = quantized_layer(TransposedLinear(16, 32).eval(), config)
+    deployed = deployed_layer(simulated, target_of(config), None)
+    monkeypatch.setattr(owner, kernel, noted)
+    x = torch.randn(32, 48).t()  # column by column
+    assert torch.allclose(deployed(x), simulated(x), atol=1e-4)  # sums in another order
+    assert all(operand.is_contiguous() for operand in given)
+    assert deployed.weight.is_contiguous()
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name", ["integer", "zero points", "fp8"])
 def test_weights_take_8_bits_and_keep_them(name):
     simulated, deployed = layers(CONFIGS[name], 64, 64)
