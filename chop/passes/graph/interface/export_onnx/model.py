@@ -13,6 +13,7 @@ from chop.ir.ops import has_trait
 from chop.onnx import ModelBuilder
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.targets import ExportFormat
+from chop.passes.graph.describe.deployed import refuse_deployed
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
 from chop.passes.graph.interface.export_onnx.quantized import (
     FloatReader,
@@ -38,6 +39,7 @@ def onnx_model(
     metadata: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a graph as an `onnx.ModelProto` of a kind; the graph stays as it is."""
+    refuse_deployed(graph)
     if target == "integer":
         from chop.onnx.integers import integer_model
 
