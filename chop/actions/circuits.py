@@ -102,7 +102,14 @@ def given_source(
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
     """Return the quantised graph of a source, and the same in whole numbers."""
+    from chop.passes.graph.interface.export_onnx import is_float_network
+
     graph = graph_of(source)
+    if is_float_network(graph):
+        raise ValueError(
+            "the network is in float, and a circuit and its codes need whole numbers; quantise it "
+            "first with ch transform"
+        )
     return graph, graph.to_integers()
 
 

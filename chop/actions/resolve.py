@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from chop.training.options import spellings
 __all__ = ["Resolved", "resolve"]
 
 Values = dict[str, Any]
+SEARCHES, TRIAL = "search_ckpts", re.compile(r"trial_(\d+)")  # where `ch search --apply` saves
 # the names that options of training have in other tables
 OTHER_NAMES = {
     other: name
@@ -74,13 +77,26 @@ def resolve(flags: Mapping[str, Any], *, needs_names: bool = True) -> Resolved:
     missing = [what for name, what in needed.items() if chosen[name] is None]
     if missing and needs_names:
         are = "are" if len(missing) > 1 else "is"
-        problems.append(
-            f"{' and '.join(missing)} {are} required; give MODEL and DATASET after the command, or "
-            f"set model and dataset in the file of --config"
-        )
+        problems.append(f"{' and '.join(missing)} {are} required; {_names_to_give(chosen)}")
     if problems:
         raise ConfigError(*problems)
     return Resolved(RunConfig(**chosen), file, typed)
+
+
+def _names_to_give(chosen: Values) -> str:
+    """Return how to name model and data set: those of the graph of --load, if it says them."""
+    from chop.actions.trained_on import names_in
+
+    names: Mapping[str, str] = {}
+    if chosen["load_name"] is not None and Path(chosen["load_name"]).exists():
+        with contextlib.suppress(ValueError, OSError):  # a damaged graph
+            names = names_in(chosen["load_name"], chosen["load_type"])
+    if names.get("model") and names.get("dataset"):
+        given = f"{names['model']} {names['dataset']}"
+        return f"give {given} after the command, from which the graph of --load was made"
+    return (
+        "give MODEL and DATASET after the command, or set model and dataset in the file of --config"
+    )
 
 
 def _defaults() -> Values:
@@ -160,7 +176,8 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
             paths[0] = _in_project_dir(paths[0], Path(value), Path(chosen["project_dir"]))
             restore_folder(paths[0])
         missing = [path for path in paths if option.opt.exists and not path.exists()]
-        problems += [f"{where}: {why_missing(path)}" for path in missing]
+        hint = _where_to_find(paths[0], value, chosen) if name == "load_name" else ""
+        problems += [f"{where}: {why_missing(path)}{hint}" for path in missing]
         if name == "load_name" and paths[0].is_dir():
             paths[0], load_type = _checkpoint_in(paths[0], chosen["load_type"])
             yield "load_type", load_type
@@ -193,6 +210,14 @@ def _in_project_dir(path: Path, given: Path, project_dir: Path) -> Path:
     there = project_dir.expanduser().absolute().parent / given
     is_there = given.parts[:1] == (project_dir.name,) and there.exists()
     return there if is_there and not path.exists() else path
+
+
+def _where_to_find(path: Path, given: str, chosen: Values) -> str:
+    """Return what to do about a missing checkpoint: a trial, or a project given by its name."""
+    if path.parent.name == SEARCHES and (trial := TRIAL.fullmatch(path.name)):
+        return f"; build it with ch search --apply {trial[1]}"
+    project = Path(chosen["project_dir"]).expanduser().absolute() / given
+    return f"; did you mean {str(project)!r}?" if project.exists() else ""
 
 
 def _checkpoint_in(folder: Path, load_type: str) -> tuple[Path, str]:

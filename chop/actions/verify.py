@@ -89,7 +89,13 @@ def run_verify(config: RunConfig, project: Project) -> None:
     model, info, data_module = model_and_data(config)
     source = source_of(config, model, info, data_module)
     counts = {"samples": config.samples, "random": config.random_vectors, "seed": config.seed}
-    made = _made(source, project.folder, config.against, counts, config=config, earlier=earlier)
+    try:
+        made = _made(source, project.folder, config.against, counts, config=config, earlier=earlier)
+    except (ValueError, OSError):
+        if earlier is not None and not config.again:
+            said = "No certificate is written: the one of %s, %r, may not hold any more"
+            logger.warning(said, earlier["made"], earlier["verdict"])
+        raise
     changed = [] if earlier is None else differences(earlier, made.record)
     if config.again:
         assert earlier is not None
@@ -131,9 +137,9 @@ def _made(
     missing = missing_ways(folder, commands, file)
     ways = chosen_ways(against, missing)
     missing = {} if against else missing
+    graph, integers = network(source)
     for reason in missing.values():
         logger.warning("Not compared: %s", reason)
-    graph, integers = network(source)
     data = source.data_module
     inputs, labels = samples_to_test(data, graph.model, counts["samples"])
     if len(labels) < counts["samples"]:

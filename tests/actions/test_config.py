@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from chop.actions import config as config_module
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel, RunConfig
 from chop.actions.resolve import resolve
+from chop.ir import MaseGraph
+from chop.passes import Pipeline
 from chop.tools.config_load import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -247,6 +250,28 @@ def test_a_checkpoint_of_a_run_is_found_from_any_folder(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_wrong_flag_is_refused_in_one_sentence(name, value, sentence):
     assert refusal({**NAMES, name: value}) == sentence
+
+
+def test_a_missing_checkpoint_is_looked_for_among_projects_and_trials(tmp_path):
+    (tmp_path / "mine").mkdir()
+    flags = {**NAMES, "project_dir": str(tmp_path)}
+    said = refusal(flags | {"load_name": "mine"})
+    assert said.endswith(f"; did you mean {str(tmp_path / 'mine')!r}?")
+    trial = tmp_path / "mine" / "software" / "search_ckpts" / "trial_4"
+    assert refusal(flags | {"load_name": str(trial)}).endswith(
+        "; build it with ch search --apply 4"
+    )
+
+
+def test_a_saved_graph_names_the_model_and_the_data_set_to_give(tmp_path):
+    graph = MaseGraph(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    graph.meta["made_from"] = NAMES
+    graph, _ = Pipeline(["init_metadata"])(graph)
+    graph.export(tmp_path / "saved")
+    said = refusal({"load_name": str(tmp_path / "saved")})
+    assert said.endswith(
+        "give jsc-tiny jsc after the command, from which the graph of --load was made"
+    )
 
 
 @pytest.mark.parametrize(

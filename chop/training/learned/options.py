@@ -115,7 +115,11 @@ class FrontOptions:
         if self.steps is not None and self.epochs is not None:
             return "steps and epochs both set the length of the run; omit one of them"
         if self.ramps > 1 and self.way != "ramp":
-            return "ramps is for way = 'ramp'; use members for the networks of a population"
+            instead = {
+                "population": "use members for the networks of a population",
+                "target": "omit it, as each target has a network",
+            }
+            return f"ramps is for way = 'ramp'; {instead[self.way]}"
         if self.price_starts >= self.price_ends:
             return f"price_starts must be less than price_ends = {self.price_ends:g}"
         if self.way == "ramp" and self.price_starts + self.freeze_last >= 1:

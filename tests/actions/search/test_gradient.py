@@ -218,7 +218,7 @@ LEARN_BITS = '[search.search_space.passes.learn_bits]\nwidth = 5\ngranularity = 
         ('"channel"', '"chanel"', "did you mean 'channel'"),
         (LEARN_BITS, "", "no layer of the network learns its bits"),
         (TRAINED, UNTRAINED, "the parent is not trained"),
-        ("members = 3", 'teacher = "nowhere"\ndistill = 1.0', "not a saved graph"),
+        ("members = 3", 'teacher = "nowhere"\ndistill = 1.0', "not a saved graph; give the folder"),
     ],
 )
 def test_what_does_not_suit_the_network_is_refused_before_training(

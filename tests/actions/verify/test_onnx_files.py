@@ -97,6 +97,15 @@ def test_a_file_that_is_no_onnx_is_refused_in_one_sentence(here, with_onnx, cont
     assert not (with_onnx / "certificate.json").exists()
 
 
+def test_an_earlier_certificate_is_told_from_a_run_that_could_not_read_a_file(here, with_onnx):
+    assert here("verify", with_onnx, *FEW)[0] == 0
+    (with_onnx / ONNX).write_bytes(b"not a model")
+    code, out, err = here("verify", with_onnx, *FEW)
+    assert code == 1
+    made = certificate(with_onnx)["made"]
+    assert f"the one of {made}, 'equal', may not hold any more" in out + err
+
+
 def test_a_missing_runtime_is_refused_with_the_command_that_installs_it(
     here, with_onnx, monkeypatch
 ):

@@ -8,6 +8,7 @@ from torch import nn
 pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
+from chop.layers import EdgeTable
 from chop.passes.graph.interface.export_onnx import ExportError, onnx_model
 
 
@@ -125,3 +126,10 @@ def test_a_write_behind_a_layer_that_returns_its_input_is_refused(traced):
 
     with pytest.raises(ExportError, match="'relu' writes to the memory of 'mul'"):
         onnx_model(traced(Model(), images(2)))
+
+
+@pytest.mark.parametrize("kind", ["qdq", "qcdq", "qonnx"])
+def test_a_network_of_tables_is_sent_to_the_format_that_holds_it(kind, traced):
+    graph = traced(nn.Sequential(EdgeTable(4, 2)).eval(), {"input": torch.randn(2, 4)})
+    with pytest.raises(ExportError, match=r"tables on edges: _0; use `format='integer'`"):
+        onnx_model(graph, kind)

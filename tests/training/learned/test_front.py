@@ -322,6 +322,8 @@ def test_regression_is_trained_as_well(network, splits, options):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"way": "population", "ramps": 2}, "ramps is for way = 'ramp'; use members"),
+        ({"way": "target", "target": 9, "ramps": 2}, "ramps is for way = 'ramp'; omit it"),
         ({"cost": {}}, "empty sum"),
         ({"cost": "luts"}, "did you mean 'lut'"),
         ({"cost": {"lut": 1.0, "ebop": 1.0}}, "did you mean 'ebops'"),

@@ -233,7 +233,10 @@ def _check_gradient(parent: Parent, settings: Settings) -> None:
     if how.teacher is not None and not how.front.distill:
         raise ConfigError(f"{where}.teacher has no use without distill; set distill = 0.5")
     if how.teacher is not None and not is_saved_graph(how.teacher):
-        raise ConfigError(f"{where}.teacher: {how.teacher} is not a saved graph")
+        raise ConfigError(
+            f"{where}.teacher: {how.teacher} is not a saved graph; give the folder "
+            f"transformed_ckpt of a ch transform, or trial_<n> of ch search --apply"
+        )
     if how.front.distill and how.teacher is None and not parent.trained:
         raise ConfigError(
             f"{where}.distill learns from a trained network, and the parent is not trained; set "

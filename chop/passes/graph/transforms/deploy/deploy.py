@@ -46,12 +46,12 @@ def deploy_transform_pass(
     weights. `nodes` are regular expressions on names of nodes: only those are deployed, and one
     that cannot be is an error; without it such layers stay as they are, with a reason.
     """
-    chosen = None if nodes is None else set(select(graph, "regex_name", nodes))
+    chosen = None if nodes is None else set(select(graph, "regex_name", nodes, must_match=True))
     made, skipped = _plan(graph, target, output, chosen)
     callers = sync.calls(graph)
     deployed = [node.name for layer in made for node in callers[layer]]
     if not made and not any(isinstance(layer, DeployedLinear) for layer in callers):
-        raise PassArgsError(_nothing(target, skipped))
+        raise PassArgsError(_nothing(graph, target, skipped, chosen))
     before = {layer: _bytes(layer) for layer in made}
     _exchange(graph, made, callers)
     for name, reason in skipped.items():
@@ -90,7 +90,9 @@ def _plan(
                 raise NotDeployed(_unusable(node))
             if chosen is not None and not chosen >= set(callers[layer]):
                 raise NotDeployed("another node calls the same layer; choose both")
-            if layer not in made and not isinstance(layer, DeployedLinear):
+            if isinstance(layer, DeployedLinear):
+                _check_again(layer, target, output)
+            elif layer not in made:
                 made[layer] = deployed_layer(layer, target, output)
         except NotDeployed as error:
             if named:
@@ -108,6 +110,15 @@ def _multiplying(graph: MaseGraph) -> Iterator[fx.Node]:
             yield node
 
 
+def _check_again(layer: DeployedLinear, target: Target, output: Any) -> None:
+    """Refuse to deploy a layer to another target, or with another dtype, than it was."""
+    if layer.target != target or output not in (None, layer.output):
+        raise NotDeployed(
+            f"it was deployed to {layer.target} with output = {layer.output!r} already; deploy "
+            f"the quantised graph from before that"
+        )
+
+
 def _unusable(node: fx.Node) -> str:
     if node.op != "call_module":
         return f"it calls {mase(node).common.mase_op} as a function; use nn.Linear"
@@ -116,13 +127,20 @@ def _unusable(node: fx.Node) -> str:
     return "its weights are read elsewhere in the graph, where they are in float"
 
 
-def _nothing(target: Target, skipped: Mapping[str, str]) -> str:
-    """Return the sentence for a graph in which no layer can be deployed."""
+def _nothing(
+    graph: MaseGraph, target: Target, skipped: Mapping[str, str], chosen: set[fx.Node] | None
+) -> str:
+    """Return the sentence for a graph in which no layer can be deployed; linear ones come first."""
+    linear = [node.name for node in graph.nodes if mase(node).common.mase_op == "linear"]
+    if chosen is not None:
+        names = ", ".join(sorted(node.name for node in chosen))
+        could = f", such as {linear[0]}" if linear else ""
+        return f"none of the chosen nodes ({names}) has weights; choose linear layers{could}"
     if not skipped:
         return "the graph has no layer that could be deployed; quantise its linear layers first"
-    (name, reason), *more = skipped.items()
+    first, *more = sorted(skipped, key=lambda name: name not in linear)
     others = f" (and {len(more)} more)" if more else ""
-    return f"no layer can be deployed to {target}: node {name!r}: {reason}{others}"
+    return f"no layer can be deployed to {target}: node {first!r}: {skipped[first]}{others}"
 
 
 def _exchange(graph: MaseGraph, made: Deployed, callers: Mapping[nn.Module, list[fx.Node]]) -> None:

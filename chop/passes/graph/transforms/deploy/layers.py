@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import NumberFormat
 from chop.numerics.fp8 import FP8
+from chop.passes.graph.describe.deployed import DEPLOYED
 from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.deploy.codes import Multiples, input_multiples
 from chop.passes.graph.transforms.deploy.kernels import (
@@ -46,7 +47,7 @@ class DeployedLinear(Leaf, FormattedLayer, abc.ABC):
     model is converted to another one.
     """
 
-    mase_op = "deployed_linear"
+    mase_op = DEPLOYED
     target: ClassVar[Target]
     derived_attributes: ClassVar[tuple[str, ...]] = ("formats", "_kept")
 

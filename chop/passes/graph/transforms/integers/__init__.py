@@ -10,6 +10,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
+from chop.passes.graph.describe.deployed import refuse_deployed
 from chop.passes.graph.transforms.integers import (
     edge_rules,
     lutnet_rules,
@@ -41,6 +42,7 @@ def integer_graph(graph: MaseGraph, *, as_noted: bool = False) -> IntegerGraph:
             f"pass 'to_integer_graph' needs common metadata, and node {bare.name!r} has none; run "
             f"add_common_metadata_analysis_pass first"
         )
+    refuse_deployed(graph)
     return (NotedConverter if as_noted else Converter)(graph, RULES).convert()
 
 

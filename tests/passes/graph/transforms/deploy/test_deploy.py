@@ -1,6 +1,7 @@
 """The pass `deploy`: what it replaces, what it leaves alone and says, and saved graphs."""
 
 import logging
+from typing import get_args
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from chop.ir import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.onnx.targets import ExportFormat
 from chop.passes import PassArgsError, Pipeline
 from chop.passes.graph import (
     cost_analysis_pass,
@@ -18,6 +20,7 @@ from chop.passes.graph import (
     to_integer_graph_transform_pass,
     verify_metadata_analysis_pass,
 )
+from chop.passes.graph.interface.export_onnx.model import onnx_model
 from chop.passes.graph.transforms.deploy.layers import DeployedLinear, FP8Linear, Int8Linear
 
 FIXED = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
@@ -122,12 +125,24 @@ def test_chosen_nodes_are_deployed_or_refused():
 
 
 @pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (["missing.*"], r"unknown node matching 'missing\.\*' \(known: x, conv,"),
+        (["act"], r"none of the chosen nodes \(act\) has weights; .* such as first"),
+    ],
+)
+def test_chosen_nodes_must_exist_and_have_weights(nodes, message):
+    with pytest.raises((ValueError, LookupError), match=message):
+        deploy_transform_pass(quantized(), {"target": "cuda-int8", "nodes": nodes})
+
+
+@pytest.mark.parametrize(
     ("change", "target", "message"),
     [
         (
             None,
             "cuda-int8",
-            "no layer can be deployed to cuda-int8: node 'conv': it is in float; qu",
+            "no layer can be deployed to cuda-int8: node 'first': it is in float; qu",
         ),
         (FIXED, "cuda-fp8", r"no layer can be deployed to cuda-fp8: .* \(and 2 more\)"),
     ],
@@ -218,10 +233,26 @@ def test_a_deployed_layer_is_not_quantised_or_converted_again():
     graph, _ = deploy_transform_pass(graph, {"target": "cuda-int8"})
     with pytest.raises(PassArgsError, match=r"head.*deployed_linear, which cannot be quantised"):
         quantize_transform_pass(graph, {"by": "name", "head": {"config": FIXED}})
-    with pytest.raises(PassArgsError, match="deployed_linear"):
+    refused = "'first' is deployed_linear, .* \\(and 1 more\\); use the quantised graph"
+    with pytest.raises(PassArgsError, match=refused):
         to_integer_graph_transform_pass(graph, {"silent": True})
-    graph, info = deploy_transform_pass(graph, {"target": "cuda-fp8"})
+    for kind in get_args(ExportFormat):
+        with pytest.raises(PassArgsError, match=refused):
+            onnx_model(graph, kind)
+
+
+@pytest.mark.parametrize("options", [{"target": "cuda-fp8"}, {"output": "bfloat16"}])
+def test_a_deployed_layer_keeps_its_target_and_its_results(options, caplog):
+    graph, _ = deploy_transform_pass(quantized(), {"target": "cuda-int8"})
+    graph, info = deploy_transform_pass(graph, {"target": "cuda-int8"})
     assert info["deployed"] == []
+    assert info["skipped"].keys() == {"conv"}
+    options = {"target": "cuda-int8", **options}
+    graph, info = deploy_transform_pass(graph, options)
+    assert info["deployed"] == []
+    assert "was deployed to cuda-int8 with output = 'float32' already" in info["skipped"]["head"]
+    with pytest.raises(PassArgsError, match="node 'head': it was deployed to cuda-int8"):
+        deploy_transform_pass(graph, options | {"nodes": ["head"]})
 
 
 @pytest.mark.parametrize(
