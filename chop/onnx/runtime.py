@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = ["QONNX", "Array", "Runtime", "input_dtype", "open_session", "session_
 Array = NDArray[Any]
 QONNX = "qonnx.custom_op"  # in the domains of its nodes
 FATAL_ONLY = 4  # other errors are raised
+SHARED = "Attempt to replace the existing tensor"
 # names of types in onnxruntime that numpy calls otherwise
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
@@ -93,6 +95,32 @@ def input_dtype(kind: str) -> np.dtype[Any]:
     return np.dtype(TYPES.get(name, name))
 
 
+def _with_own_constants(file: str | Path | Any) -> Any:
+    """Return a model in which no constant is read by two nodes; None if there was none.
+
+    With `session.x64quantprecision`, onnxruntime 1.31 rewrites the constants of each QLinearConv and
+    QLinearMatMul, and fails on one that it has rewritten already.
+    """
+    onnx = importlib.import_module("onnx")
+    model = onnx.load(file) if isinstance(file, str | Path) else file
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    taken = {*constants, *(name for node in made.graph.node for name in node.output)}
+    read: set[str] = set()
+    for node in made.graph.node:
+        for place, name in enumerate(node.input):
+            if name not in constants or name not in read:
+                read.add(name)
+                continue
+            new = next(n for k in itertools.count(1) if (n := f"{name}_{k}") not in taken)
+            taken.add(new)
+            copied = made.graph.initializer.add()
+            copied.CopyFrom(constants[name])
+            copied.name = node.input[place] = new
+    return made if len(made.graph.initializer) > len(constants) else None
+
+
 def open_session(file: str | Path | Any, options: Any) -> Any:
     """Return a session for a file or an `onnx.ModelProto`, or refuse it in one sentence."""
     onnxruntime = _package()
@@ -108,6 +136,8 @@ def open_session(file: str | Path | Any, options: Any) -> Any:
         if type(error).__module__.partition(".")[0] != "onnxruntime":
             raise
         reason = str(error).splitlines()[0]
+        if SHARED in reason and (model := _with_own_constants(file)) is not None:
+            return open_session(model, options)
         if QONNX in reason:
             raise ValueError(
                 f"onnxruntime cannot run {name}: it has no kernels for the nodes of QONNX; export "

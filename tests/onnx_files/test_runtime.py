@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
+onnx = pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from chop.onnx import ModelBuilder, save_model
@@ -81,3 +81,48 @@ def test_a_module_returns_several_outputs_by_name():
     b.output(b.add("Abs", x), "bar_codes", np.float32, ["batch", 2])
     results = RuntimeModule(Runtime(b.model()))(torch.ones(3, 2))
     assert list(results) == ["first", "bar_codes"]  # no codes of another output
+
+
+def quantised_products(shared):
+    """A convolution and a product of codes, which read the same scale and zero point, or copies."""
+    rng, helper = np.random.default_rng(0), onnx.helper
+    constants = {
+        "xs": np.float32(2**-4),
+        "xz": np.uint8(0),
+        "w": rng.integers(-100, 100, (4, 1, 3, 3)).astype(np.int8),
+        "ws": np.float32(2**-7),
+        "wz": np.int8(0),
+        "ys": np.float32(2**-3),
+        "yz": np.uint8(0),
+        "v": rng.integers(-100, 100, (4 * 36, 10)).astype(np.int8),
+        "zs": np.float32(2**-2),
+        "zz": np.uint8(128),
+    }
+    scale, zero = ("ws", "wz") if shared else ("ws2", "wz2")
+    constants |= {scale: constants["ws"], zero: constants["wz"]}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("QLinearConv", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"]),
+        helper.make_node("Flatten", ["y"], ["f"]),
+        helper.make_node("QLinearMatMul", ["f", "ys", "yz", "v", scale, zero, "zs", "zz"], ["z"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 1, 8, 8])],
+        [helper.make_tensor_value_info("z", onnx.TensorProto.UINT8, ["batch", 10])],
+        [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
+    )
+    opset = [helper.make_opsetid("", 13)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_quantised_products_may_share_their_constants(as_file, tmp_path):
+    model = quantised_products(shared=True)
+    onnx.save(model, tmp_path / "shared.onnx")
+    x = {"x": np.random.default_rng(1).random((5, 1, 8, 8), np.float32) * 15}
+    found = Runtime(tmp_path / "shared.onnx" if as_file else model).run(x)["z"]
+    expected = Runtime(quantised_products(shared=False)).run(x)["z"]
+    assert np.array_equal(found, expected)
+    assert len(np.unique(expected)) > 2
