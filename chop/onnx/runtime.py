@@ -98,8 +98,8 @@ def input_dtype(kind: str) -> np.dtype[Any]:
 def _with_own_constants(file: str | Path | Any) -> Any:
     """Return a model in which no constant is read by two nodes; None if there was none.
 
-    With `session.x64quantprecision`, onnxruntime 1.31 rewrites the constants of each QLinearConv and
-    QLinearMatMul, and fails on one that it has rewritten already.
+    With `session.x64quantprecision`, onnxruntime 1.31 rewrites the constants of each QLinearConv
+    and QLinearMatMul, and fails on one that it has rewritten already.
     """
     onnx = importlib.import_module("onnx")
     model = onnx.load(file) if isinstance(file, str | Path) else file

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-onnx = pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
+pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from chop.onnx import ModelBuilder, save_model
@@ -85,6 +85,8 @@ def test_a_module_returns_several_outputs_by_name():
 
 def quantised_products(shared):
     """A convolution and a product of codes, which read the same scale and zero point, or copies."""
+    import onnx
+
     rng, helper = np.random.default_rng(0), onnx.helper
     constants = {
         "xs": np.float32(2**-4),
@@ -120,9 +122,9 @@ def quantised_products(shared):
 @pytest.mark.parametrize("as_file", [True, False])
 def test_quantised_products_may_share_their_constants(as_file, tmp_path):
     model = quantised_products(shared=True)
-    onnx.save(model, tmp_path / "shared.onnx")
+    file = save_model(model, tmp_path / "shared.onnx")
     x = {"x": np.random.default_rng(1).random((5, 1, 8, 8), np.float32) * 15}
-    found = Runtime(tmp_path / "shared.onnx" if as_file else model).run(x)["z"]
+    found = Runtime(file if as_file else model).run(x)["z"]
     expected = Runtime(quantised_products(shared=False)).run(x)["z"]
     assert np.array_equal(found, expected)
     assert len(np.unique(expected)) > 2
