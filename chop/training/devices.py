@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.devices import parse_accelerator
+from chop.numerics.compiled import KERNELS
+from chop.numerics.fused import fused_mode
+from chop.numerics.learned import LearnsBits
 from chop.processes import note_joined, same_import_path
 from chop.training.options import TrainOptions
 
@@ -110,6 +113,17 @@ def threads_for(work: int, device: torch.device) -> contextlib.AbstractContextMa
     """
     small = device.type == "cpu" and work < SMALL
     return fixed_threads(1 if small else torch.get_num_threads())
+
+
+def settle_kernels(model: nn.Module, device: torch.device) -> None:
+    """Wait for the C++ kernels of layers that learn their bits.
+
+    Sums of their gradients have other last bits by kernels, so a run may not change from one way to
+    the other at a step that depends on the time.
+    """
+    learns = any(isinstance(layer, LearnsBits) for layer in model.modules())
+    if learns and device.type == "cpu" and fused_mode() != "off":
+        KERNELS.settle()
 
 
 def take_place(options: TrainOptions) -> Place:

@@ -17,7 +17,7 @@ from chop.dataset.data_module import facts_of
 from chop.dataset.nested import Inputs
 from chop.dataset.tensors import TensorSplit
 from chop.training.check import check_fit, float_type
-from chop.training.devices import Place, take_place, threads_for
+from chop.training.devices import Place, settle_kernels, take_place, threads_for
 from chop.training.display import Bar, NoBar, progress_bar
 from chop.training.evaluate import evaluate
 from chop.training.feed import Feed
@@ -250,6 +250,7 @@ class Training:
         # a caller that watches the run handles signals
         handling = interruption if self.watch is None else contextlib.nullcontext()
         work = self.train_feed.batch_size * sum(p.numel() for p in self.model.parameters())
+        settle_kernels(self.model, self.place.device)
         with handling, threads_for(work, self.place.device), bar as shown:
             while not self._done():
                 self._train_epoch(interruption, shown)

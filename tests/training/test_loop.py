@@ -10,6 +10,8 @@ from torch import nn
 
 from chop.dataset import MaseDataModule, TensorSplit
 from chop.dataset.tensors import EpochPass, batches
+from chop.layers import EdgeTable
+from chop.numerics.compiled import KERNELS
 from chop.training.devices import fixed_threads, threads_for
 from chop.training.feed import Feed
 from chop.training.loop import Training
@@ -297,3 +299,14 @@ def test_small_networks_are_trained_with_one_thread(batch, width, one):
         with threads_for(batch * width, torch.device("cpu")):
             assert torch.get_num_threads() == (1 if one else 2)
         assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_layers_that_learn_bits_are_trained_once_their_kernels_are_there(
+    small, learns, monkeypatch
+):
+    waited = []
+    monkeypatch.setattr(KERNELS, "settle", lambda: waited.append(True))
+    model = nn.Sequential(EdgeTable(16, 5, hidden=2)) if learns else small.network()
+    small.training(model=model, max_epochs=1, max_steps=1).fit()
+    assert bool(waited) == learns

@@ -21,10 +21,8 @@ from chop.checkpoints import fill
 from chop.dataset.data_module import MaseDataModule
 from chop.devices import parse_accelerator
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.numerics.compiled import KERNELS
-from chop.numerics.fused import fused_mode
 from chop.training.check import check_fit
-from chop.training.devices import Place, threads_for
+from chop.training.devices import Place, settle_kernels, threads_for
 from chop.training.feed import Feed
 from chop.training.interruption import Interrupted
 from chop.training.learned.archive import Archive, LearnedDesign, spread
@@ -141,8 +139,7 @@ def train_front(
     """
     options = options or FrontOptions()
     run = _Run(model, data, options, task_named(task), accelerator, teacher, folder)
-    if run.place.device.type == "cpu" and fused_mode() != "off":
-        KERNELS.settle()
+    settle_kernels(run.model, run.place.device)
     with _seeded(options.seed), threads_for(run.work, run.place.device):
         return run.front(on_checkpoint, interrupted)
 
