@@ -18,7 +18,7 @@ LAYOUTS = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "dataset" / "lay
 DOWNLOADED = {"vgg7_cifar10_search.toml", "cifar10_learned.toml"}
 LARGE = "jsc_gpu_search.toml"  # for a GPU, and with data that have to be made: see below
 # trained for minutes, or on a GPU: see below
-LEARNED = {"jsc_learned.toml": "steps = 5000", "jsc_learned_gpu.toml": "steps = 16_000"}
+LEARNED = {"jsc_learned.toml": "steps = 12_000", "jsc_learned_gpu.toml": "steps = 16_000"}
 FILES = [
     file
     for file in sorted((ROOT / "configs" / "examples").glob("*.toml"))
