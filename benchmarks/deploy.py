@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from formats import median_ms
 from tabulate import tabulate
 from torch import Tensor, nn
 
@@ -26,7 +25,6 @@ from chop.passes.graph.transforms.deploy.convert import deployed_layer
 from chop.passes.graph.transforms.deploy.kernels import why_not_on
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 
-IN_A_ROW = 10  # calls between two readings of the device's clock
 BATCHES = [16, 64, 256, 1024, 2048, 4096, 8192]
 INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 INTEGER |= {"weight_width": 8, "weight_frac_width": 8}
@@ -41,25 +39,6 @@ FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "int8 (scale_integer)": ("cuda-int8", ROWS),
     "fp8": ("cuda-fp8", FP8),
 }
-
-
-def milliseconds(work: Callable[[], Any], repeats: int, device: torch.device) -> float:
-    """Return the median time of one call; on CUDA by the device's own clock."""
-    times = []
-    for _ in range(repeats + 3):
-        if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(IN_A_ROW):
-                work()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / IN_A_ROW)
-        else:
-            start = time.process_time()
-            work()
-            times.append(1e3 * (time.process_time() - start))
-    return statistics.median(times[3:])
 
 
 def compiled(layer: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -92,7 +71,7 @@ def measure(size: int, batches: list[int], repeats: int, device: torch.device) -
         torch.compiler.reset()  # torch compiles one function for few shapes only
         x = torch.randn(batch, size, device=device).bfloat16()
         works = [functools.partial(run, x) for run in runs.values()]
-        first, *others = (milliseconds(work, repeats, device) for work in works)
+        first, *others = (median_ms(work, repeats, device.type) for work in works)
         rows.append([batch, f"{first:.3f}", *(f"{other / first:.2f}" for other in others)])
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{size} × {size} on {name}, torch {torch.__version__}")

@@ -167,7 +167,7 @@ class _FusedFixed(torch.autograd.Function):
 def own_widths(x: Tensor, frac_bits: Tensor, signed: bool, rounding: Rounding) -> Tensor | None:
     """Return the bits without a sign that each rounded element needs, by a kernel.
 
-    The gradient is 1 for the fraction bits of an element that has bits. None if there is no kernel.
+    The gradient is 1 for the fraction bits of an element that has bits. None without a kernel.
     """
     rule = LearnedRule(signed, rounding, "saturate", unlimited=True)
     found = fast.widths(x, frac_bits, rule)

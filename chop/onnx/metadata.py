@@ -39,7 +39,7 @@ def metadata_of(model: Any) -> dict[str, str]:
 
 
 def noted(metadata: Mapping[str, str], key: str) -> Any:
-    """Return a note that is JSON; None if there is none."""
+    """Return an entry of the metadata that is JSON, or None without it."""
     if key not in metadata:
         return None
     try:

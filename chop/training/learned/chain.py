@@ -78,7 +78,7 @@ def _layers(network: nn.Module) -> Iterator[Any]:
 
 
 def _calls(network: nn.Module) -> Iterator[nn.Module]:
-    """Give the layers in the order of their calls; none if they are no chain."""
+    """Give the layers in the order of their calls; nothing if the network is not a chain."""
     if type(network).forward is nn.Sequential.forward:
         yield from network.children()
     if not isinstance(network, fx.GraphModule):
