@@ -293,7 +293,12 @@ class Drawing:
 
     def _points(self, width: int) -> Sequence[int]:
         low = -(2 ** (width - 1))
-        return [low, -low - 1, self.random.randint(low, -low - 1), self.random.randint(low, -low - 1)]
+        return [
+            low,
+            -low - 1,
+            self.random.randint(low, -low - 1),
+            self.random.randint(low, -low - 1),
+        ]
 
 
 def has_format(kind: str, rank: int) -> bool:

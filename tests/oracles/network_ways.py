@@ -49,6 +49,12 @@ class Difference:
     what: str
     refusal: bool = False  # in a sentence, before anything is computed
 
+    @property
+    def kind(self) -> str:
+        """The class of an error, or that codes differ."""
+        first, colon, _ = self.what.partition(": ")
+        return first if colon and first.isidentifier() else "codes"
+
     def __str__(self) -> str:
         return f"{self.way}: {self.what}"
 

@@ -32,7 +32,7 @@ from chop.integers import (
 from chop.integers.weighted import WeightedOp
 
 from .network_circuits import Part, part_of, simulated
-from .network_drawing import Network, Step, drawn
+from .network_drawing import Model, Network, Step, drawn
 from .network_ways import REFUSALS, WAYS, Difference, Subject
 
 __all__ = ["Finding", "Network", "Step", "Tally", "check", "differences", "smallest", "tried"]
@@ -85,7 +85,7 @@ def _one_bit(subject: Subject) -> bool:
     for node in graph.nodes.values():
         if isinstance(node.op, WeightedOp):
             low, high = graph.codes(node.inputs[0]).bounds()
-            if int(((high - low) > 0).sum()) and int((((high == 0) & (low < 0))).sum()):
+            if int(((high - low) > 0).sum()) and int(((high == 0) & (low < 0)).sum()):
                 return True
     return False
 
@@ -179,9 +179,7 @@ def tried(
     return tally
 
 
-def _simulate(
-    backend: Backend, subjects: Sequence[tuple[int, Subject]], tally: Tally
-) -> None:
+def _simulate(backend: Backend, subjects: Sequence[tuple[int, Subject]], tally: Tally) -> None:
     """Simulate the circuits of networks together, and alone if that fails."""
     way, parts, seeds = f"{backend} in Verilator", list[Part](), list[int]()
     for seed, subject in subjects:
@@ -239,6 +237,7 @@ def check(network: Network) -> None:
 
 def smallest(network: Network, way: str) -> Network:
     """Return a network that differs in the same way, with fewer layers and simpler ones."""
+    kinds = {found.kind for found in differences(network, [way])}
     tries = iter(range(SMALLEST_TRIES))
     progress = True
     while progress:
@@ -246,17 +245,18 @@ def smallest(network: Network, way: str) -> Network:
         for simpler in simplified(network):
             if next(tries, None) is None:
                 return network
-            if _differs(simpler, way):
+            if _differs(simpler, way, kinds):
                 network, progress = simpler, True
                 break
     return network
 
 
-def _differs(network: Network, way: str) -> bool:
+def _differs(network: Network, way: str, kinds: set[str]) -> bool:
     try:
-        return any(True for _ in differences(network, [way]))
-    except Exception:  # a network that torch cannot compute
+        Model(network)
+    except Exception:  # torch cannot compute it
         return False
+    return any(found.kind in kinds for found in differences(network, [way]))
 
 
 def simplified(network: Network) -> Iterator[Network]:

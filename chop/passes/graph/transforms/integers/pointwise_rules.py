@@ -68,13 +68,20 @@ def after_rounding(
 
 def _before_moving(word: Word, call: NodeCall) -> Word:
     """Return the word of the operand of an op for a word of its result."""
-    if not isinstance(word, MixedWord):
-        return word
     before, after = shape_of(call.source)[1:], call.shape()
+    keeps = has_trait(call.op, "pointwise") or has_trait(call.op, "activation")
+    if keeps or (word.scale.uniform and not isinstance(word, MixedWord)):
+        return word
+    if not isinstance(word, MixedWord):
+        if has_trait(call.op, "pool") and word.scale.is_by_channel(len(after)):
+            return word
+        raise call.refusal(
+            "moves values before they are rounded with a scale per channel; use one scale for the "
+            "whole tensor after it"
+        )
     if has_trait(call.op, "reshape"):
         return word.reshaped(after, before)
-    keeps = has_trait(call.op, "pointwise") or has_trait(call.op, "activation")
-    if not keeps and not (has_trait(call.op, "pool") and word.is_by_channel(len(after))):
+    if not (has_trait(call.op, "pool") and word.is_by_channel(len(after))):
         raise call.refusal(
             "moves values before they are rounded to bits that differ by element; use "
             "data_in_granularity 'tensor' after it"
@@ -242,6 +249,11 @@ def _joined_later(values: list[Value], dim: int, call: NodeCall, to: Converter) 
 
     def rounded(word: Word) -> Known:
         name = call.node.name
+        if isinstance(word, MixedWord) or not word.scale.uniform:
+            raise call.refusal(
+                "joins values before they are rounded to bits or scales that differ by channel; "
+                "use one format for the whole tensor after it"
+            )
         known = [to.in_word(part, word, f"{name}_{i}", call) for i, part in enumerate(parts)]
         return to.add(name, ConcatCodes(dim), [value.name for value in known], call.node)
 
