@@ -221,8 +221,9 @@ def _all(symbol: Any) -> Any:
 
 def table(symbol: Any, lowest: int, entries: Numbers) -> Any:
     """Return the entry of a symbol whose values start at `lowest`."""
-    if symbol.opr == "lookup" and not symbol.low <= 0 <= symbol.high:
-        symbol = fresh(symbol)  # alkaid makes its entries that do not matter zero later
+    if not symbol.low <= 0 <= symbol.high:
+        # if it comes from a table, alkaid later makes entries zero that do not matter
+        symbol = fresh(symbol)
     first = int(symbol.low)
     size = int((symbol.high - symbol.low) / symbol.step) + 1
     # entries of values that never occur do not matter
