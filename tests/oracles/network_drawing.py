@@ -168,6 +168,8 @@ class Drawing:
         shape = tuple(self.values[-1].shape[1:])
         if kind.takes == 2:
             takes.append(self._partner(shape, name))
+            if takes[0] == takes[1] and self.random.random() < 0.8:
+                return False
             self.random.shuffle(takes)
         options = kind.draw(self.random, shape)
         style = self.random.choice(["even", "even", "even", "rows", "signs", "zeros"])
