@@ -161,6 +161,10 @@ class QuantizedOperands(FloatOperands):
             return name
         return self.activation(call, name, "data_out", facts)
 
+    def is_non_negative(self, operand: str) -> bool:
+        fmt = self.formats.get(operand)
+        return isinstance(fmt, Integer | Affine) and fmt.range[0] >= 0
+
     def check_whole(self, call: OpCall) -> None:
         raise call.refusal(REFUSALS["inside"].reason)
 

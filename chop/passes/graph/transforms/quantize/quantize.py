@@ -84,25 +84,11 @@ def quantize_transform_pass(
     All configs are checked before anything is changed. LogicNets layers that are not chosen by name
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
-    plan, chosen = _resolved(graph, _plan(graph, by, default, per_key))
+    plan, chosen = resolved(graph, _plan(graph, by, default, per_key))
     warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
-    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
-    modules: dict[str, nn.Module] = {}
-    for node, new in changed.items():
-        if isinstance(new, nn.Module):
-            modules[str(node.target)] = new
-        else:
-            call_instead(node, new, plan[node])
-    for target, module in modules.items():
-        deepsetattr(graph.model, target, module)
-    for node in changed:
-        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
-    graph.fx_graph.lint()
-    graph.model.recompile()
-    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
-    return info | ({"calibrated": shown(chosen)} if chosen else {})
+    return apply_plan(graph, plan, chosen)
 
 
 @quantize_transform_pass.law
@@ -172,7 +158,7 @@ def _plan(
     return {node: _with_statistics(node, config) for node, config in plan.items()}
 
 
-def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
+def resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     """Return the configs with numbers for what they leave to calibration, and what was chosen."""
     resolver = Resolver(graph)
     try:
@@ -180,6 +166,25 @@ def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     except ValueError as error:
         at = _first_unresolved(resolver, plan, str(error))
         raise PassArgsError(f"pass 'quantize'{at}: {error}") from error
+
+
+def apply_plan(graph: MaseGraph, plan: Plan, chosen: list[Chosen]) -> dict[str, Any]:
+    """Quantise nodes by configs without gaps; return what was quantised, and what was chosen."""
+    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
+    modules: dict[str, nn.Module] = {}
+    for node, new in changed.items():
+        if isinstance(new, nn.Module):
+            modules[str(node.target)] = new
+        else:
+            call_instead(node, new, plan[node])
+    for target, module in modules.items():
+        deepsetattr(graph.model, target, module)
+    for node in changed:
+        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
+    graph.fx_graph.lint()
+    graph.model.recompile()
+    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
+    return info | ({"calibrated": shown(chosen)} if chosen else {})
 
 
 def _first_unresolved(resolver: Resolver, plan: Plan, text: str) -> str:

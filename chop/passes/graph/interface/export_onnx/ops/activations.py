@@ -16,6 +16,8 @@ PLAIN = {
 @writes("relu")
 def relu(call: OpCall) -> str:
     x = call.x()
+    if call.rounding.is_non_negative("data_in"):
+        return x
     return call.rounding.relu(call, x) or call.add("Relu", x)
 
 
