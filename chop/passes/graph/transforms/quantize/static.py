@@ -33,7 +33,7 @@ PRODUCTS = ("mul", "matmul", "bmm", "mm", "baddbmm")
 @graph_pass("quantize_static", "transform", needs=("common",))
 def quantize_static_transform_pass(
     graph: MaseGraph, *, weight_width: Width = 8, data_in_width: Width = 8,
-    power_of_two: bool = False,
+    power_of_two: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Quantise layers, sums and pools to `affine` with the scales that `calibrate` finds.
 
