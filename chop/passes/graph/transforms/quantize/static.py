@@ -78,7 +78,9 @@ def _share_scales(graph: MaseGraph, plan: Plan, activation: Config) -> None:
 
 def _groups(graph: MaseGraph, plan: Plan) -> list[list[Site]]:
     """Return the sites whose values are added to each other; their sums leave the plan."""
-    groups: dict[Site, list[Site]] = {}
+    groups: dict[Site, list[Site]] = {
+        site: [site] for node in graph.nodes if (site := _padded(graph, node)) is not None
+    }
     for node in [node for node in plan if mase(node).common.mase_op in SUMS]:
         sites = [_site(graph, value, plan) for value in node.args[:2]]
         if "alpha" in node.kwargs or len(sites) < 2 or None in sites:
@@ -88,6 +90,15 @@ def _groups(graph: MaseGraph, plan: Plan) -> list[list[Site]]:
         merged = list(dict.fromkeys(site for group in known for site in group))
         groups |= dict.fromkeys(merged, merged)
     return list({id(group): group for group in groups.values()}.values())
+
+
+def _padded(graph: MaseGraph, node: fx.Node) -> Site | None:
+    """Return the site of a ReLU that is padded for a layer, as runtimes pad floats otherwise."""
+    pads = [
+        user for user in node.users if moved(user) is node and mase(user).common.mase_op == "pad"
+    ]
+    is_relu = mase(node).common.mase_op == "relu"
+    return _site(graph, node, {}) if pads and is_relu else None
 
 
 def _site(graph: MaseGraph, value: Any, plan: Plan) -> Site | None:

@@ -125,7 +125,7 @@ def test_a_layer_that_is_called_twice_keeps_its_result_in_float():
             return self.a(torch.relu(self.a(x)) + torch.relu(x))
 
     x = torch.randn(32, 6)
-    graph, info = static(calibrated(Twice(), x))
+    _, info = static(calibrated(Twice(), x))
     assert {"a", "a_1", "relu", "relu_1"} <= set(info["quantized"])
 
 
