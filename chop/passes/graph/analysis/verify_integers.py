@@ -327,8 +327,9 @@ class _SimulationWatch(GraphRunner):
         result = self._in_single(n) if layer.table else super().run_node(n)
         name = self.integers.values.get(n.name)
         if name is None:
+            tie = 0.0 if layer.proven or layer.table else TIE
             for each, word in self.integers.roundings[n.name] if n.name in self.counted else ():
-                self._count_rounded(layer, result, each, word)
+                self._count_rounded(layer, result, each, word, tie)
             return result
         described, codes = self.integers.codes(name), self.codes[name]
         values = described.values(codes)
@@ -348,12 +349,16 @@ class _SimulationWatch(GraphRunner):
         Without a common grid, a tie between two codes is not a tie in float, so both are right.
         """
         found, values = {}, self.integers.values
-        for rounding in self.before.get(n.name, ()):
+        before = self.before.get(n.name, ())
+        taken = [rounding.inputs[0] for rounding in before]
+        for rounding in before:
             assert isinstance(rounding.op, Requantize)
             name, word = rounding.name, rounding.op.word
             source = next(x for x in n.all_input_nodes if values.get(x.name) == rounding.inputs[0])
             if name in self.counted:
                 self._count_rounded(self.layers[name], self.env[source], name, word, TIE)
+            if taken.count(rounding.inputs[0]) > 1:  # each reader of a clamp has its own grid
+                continue
             codes = self.integers.codes(name).values(self.codes[name])
             found[source] = codes.to(self.env[source].dtype)
         return found
