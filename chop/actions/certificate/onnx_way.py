@@ -22,7 +22,7 @@ from chop.onnx.qonnx_runtime import QonnxRuntime, why_not_run
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto
 from chop.onnx.runtime import QONNX, Array, Runtime, input_dtype
-from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
+from chop.passes.graph.analysis.layer_checks import on_grid, tolerance
 
 __all__ = ["OnnxFile", "onnx_column", "onnx_files"]
 
