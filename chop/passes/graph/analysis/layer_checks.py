@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from chop.integers import (
@@ -27,6 +28,7 @@ ROUNDING: tuple[type[IntegerOp], ...] = (QuantizeInput, Requantize, Lookup, Cons
 GRIDS: tuple[type[IntegerOp], ...] = (*ROUNDING, NeuronTables, ResidualSigns)
 OUTPUT_TOLERANCE = 2.0**-16  # of an output that float32 rounds, relative to the largest
 TIE = 2.0**-20  # of a step
+VALUE_TIE = 2.0**-22  # of a value: float32 biases and scales leave as much of it
 NEAR = 2.0**-18  # of a code: how far a value of measured steps may be from it in float32
 
 
@@ -152,3 +154,8 @@ def tolerance(values: Tensor) -> float:
 def far_from_codes(steps: Tensor, codes: Tensor) -> Tensor:
     """Return which values, in measured steps, are not those of codes."""
     return (steps - codes).abs() > NEAR * codes.abs().clamp(min=1)
+
+
+def tie_reach(steps: Tensor) -> Tensor:
+    """Return how near to a tie values may lie, in steps, so that both codes are right."""
+    return torch.clamp(VALUE_TIE * steps.abs(), min=TIE)

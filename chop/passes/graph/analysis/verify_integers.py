@@ -21,10 +21,10 @@ from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.layer_checks import (
     ROUNDING,
-    TIE,
     LayerCheck,
     far_from_codes,
     on_grid,
+    tie_reach,
     tolerance,
 )
 from chop.passes.graph.analysis.simulation_runner import (
@@ -224,9 +224,9 @@ class _SimulationWatch(SimulationRunner):
         result = self.in_single(n) if layer.table else super().run_node(n)
         name = self.integers.values.get(n.name)
         if name is None:
-            tie = 0.0 if layer.proven or layer.table else TIE
+            ties = not (layer.proven or layer.table)
             for each, word in self.integers.roundings[n.name] if n.name in self.counted else ():
-                self._count_rounded(layer, result, each, word, tie)
+                self._count_rounded(layer, result, each, word, ties)
             return result
         described, codes = self.integers.codes(name), self.codes[name]
         values = described.values(codes)
@@ -255,7 +255,7 @@ class _SimulationWatch(SimulationRunner):
             assert isinstance(rounding.op, Requantize)
             name, word = rounding.name, rounding.op.word
             if name in self.counted and rounding.source == n.name:
-                self._count_rounded(self.layers[name], self.env[source], name, word, TIE)
+                self._count_rounded(self.layers[name], self.env[source], name, word, True)
             if [each for _, each in before].count(source) > 1:  # each reader has its own grid
                 continue
             codes = self.integers.codes(name).values(self.codes[name])
@@ -263,11 +263,12 @@ class _SimulationWatch(SimulationRunner):
         return found
 
     def _count_rounded(
-        self, layer: LayerCheck, result: Tensor, name: str, word: Word, tie: float = 0.0
+        self, layer: LayerCheck, result: Tensor, name: str, word: Word, ties: bool
     ) -> None:
-        """Compare a float value after rounding; `tie` is how near to one both codes are right."""
+        """Compare a float value after rounding; with `ties`, both codes are right near to one."""
         step, own = word.scale.value.to(result.device), self.codes[name]
-        near = [result + way * tie * step for way in ((0, 1, -1) if tie else (0,))]
+        reach = tie_reach(result.double() / step) * step if ties else torch.zeros_like(result)
+        near = [result + way * reach for way in ((0, 1, -1) if ties else (0,))]
         codes = [QuantizeInput(word, ()).run(x.to(result.dtype)) for x in near]
         wrong = torch.stack([each != own for each in codes]).all(0)
         difference = (codes[0] - own).double() * step

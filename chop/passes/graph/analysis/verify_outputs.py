@@ -11,19 +11,16 @@ from torch import Tensor, fx
 from chop.integers import ArgMaxCodes, IntegerGraph, QuantizeInput, Word
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.nested import separated
-from chop.passes.graph.analysis.layer_checks import TABLES, TIE, LayerCheck, tolerance
+from chop.passes.graph.analysis.layer_checks import TABLES, LayerCheck, tie_reach, tolerance
 from chop.passes.graph.analysis.simulation_runner import SimulationRunner, roundings_of
 from chop.passes.graph.transforms.integers.converter import node_call
 from chop.passes.graph.transforms.integers.needed import returned_nodes
-
-VALUE_TIE = 2.0**-22  # of a value: what float64 and the multipliers of the integers leave of it
 
 
 class OutputRunner(SimulationRunner):
     """Runs the simulation in float64 from the inputs to the outputs.
 
-    Nothing is taken from the integer graph but the side to which it rounds a tie: a value within
-    2^-20 of a step of one may go either way.
+    Nothing is taken from the integer graph but the side to which it rounds a tie.
     """
 
     def run_node(self, n: fx.Node) -> Any:
@@ -63,7 +60,7 @@ class OutputRunner(SimulationRunner):
         own, step = self.codes[name], word.scale.value.to(x.device)
         steps = x.double() / step
         middle = own + 0.5 if word.rounding == "floor" else own
-        near = (steps - middle).abs() <= 0.5 + torch.clamp(VALUE_TIE * steps.abs(), min=TIE)
+        near = (steps - middle).abs() <= 0.5 + tie_reach(steps)
         other = QuantizeInput(word, ()).run(x) != own
         return torch.where(other & near, (own * step).to(x.dtype), x)
 

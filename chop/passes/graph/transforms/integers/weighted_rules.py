@@ -99,17 +99,26 @@ def _parameters(call: NodeCall, to: Converter) -> tuple[Known, Parameter, Parame
     if call.module is not None:
         source = to.known(call.source, call)
         weight, bias = (_of_layer(call.module, name) for name in ("weight", "bias"))
+        given = getattr(call.module, "bias", None)
     else:
         operands = _arguments(call)
         source = to.known(operands["data_in"], call)
         weight, bias = (_of_graph(operands.get(n), to, call) for n in ("weight", "bias"))
+        given = bias
         weight, bias = (
             None if t is None else call.formats[n](t)
             for t, n in ((weight, "weight"), (bias, "bias"))
         )
     assert weight is not None
+    _note_bias(call, to, given, bias)
     source = to.uniform(source, call)
     return source, (weight, call.formats["weight"]), (bias, call.formats.get("bias"))
+
+
+def _note_bias(call: NodeCall, to: Converter, given: Tensor | None, bias: Tensor | None) -> None:
+    """Write down a bias that its format does not hold."""
+    if given is not None and bias is not None:
+        to.note_clipped(call, "bias", given, bias, call.formats.get("bias"))
 
 
 def _of_layer(layer: nn.Module, name: str) -> Tensor | None:
