@@ -22,9 +22,12 @@ from .projects import (
 def test_a_right_onnx_file_has_no_mismatch_and_the_score_of_the_integers(here, with_onnx):
     code, out, err = here("verify", with_onnx, *FEW, "--against", "onnx")
     assert code == 0, out + err
-    integers, onnx = certificate(with_onnx)["ways"]
-    assert (onnx["file"], onnx["mismatches"], onnx["faults"]) == (ONNX, 0, [])
-    assert onnx["score"] == integers["score"]
+    integers, *sessions = certificate(with_onnx)["ways"]
+    assert [way["session"] for way in sessions] == ["optimised", "not optimised"]
+    for way in sessions:
+        assert (way["file"], way["mismatches"], way["faults"]) == (ONNX, 0, [])
+        assert way["score"] == integers["score"]
+    assert "onnx, not optimised" in (with_onnx / "certificate.html").read_text()
     assert ONNX in [row["file"] for row in certificate(with_onnx)["artefacts"]]
 
 
