@@ -110,15 +110,17 @@ def _parameters(call: NodeCall, to: Converter) -> tuple[Known, Parameter, Parame
             for t, n in ((weight, "weight"), (bias, "bias"))
         )
     assert weight is not None
-    _note_bias(call, to, given, bias)
+    _note_clipped(call, to, "bias", given, bias)
     source = to.uniform(source, call)
     return source, (weight, call.formats["weight"]), (bias, call.formats.get("bias"))
 
 
-def _note_bias(call: NodeCall, to: Converter, given: Tensor | None, bias: Tensor | None) -> None:
-    """Write down a bias that its format does not hold."""
-    if given is not None and bias is not None:
-        to.note_clipped(call, "bias", given, bias, call.formats.get("bias"))
+def _note_clipped(
+    call: NodeCall, to: Converter, name: str, given: Tensor | None, rounded: Tensor | None
+) -> None:
+    """Write down a parameter that its format does not hold."""
+    if given is not None and rounded is not None:
+        to.note_clipped(call, name, given, rounded, call.formats.get(name))
 
 
 def _of_layer(layer: nn.Module, name: str) -> Tensor | None:
@@ -198,6 +200,8 @@ def batch_norm(call: NodeCall, to: Converter) -> Value:
     if norm.running_mean is None or norm.running_var is None:
         raise call.refusal("normalises by the statistics of each batch; track running statistics")
     _check_norm(call, norm)
+    for name in ("weight", "bias") if call.formats else ():
+        _note_clipped(call, to, name, getattr(norm, name), _of_layer(norm, name))
     source = to.by_channel(to.known(call.source, call), call)
     try:
         op = norm_codes(norm, bool(call.formats), to.codes(source).scale)
