@@ -26,17 +26,19 @@ SHARED = "Attempt to replace the existing tensor"
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
 
-def session_options(*, threads: int = 1, optimize: bool = True) -> Any:
-    """Return options with fixed threads; int8 products are exact on every x86 CPU.
+def session_options(*, threads: int | None = 1, optimize: bool = True) -> Any:
+    """Return options with fixed threads (None: onnxruntime's own choice).
+
+    Int8 products are exact on every x86 CPU.
 
     Without VNNI, kernels add two products in 16 bits, which saturate, unless
     `session.x64quantprecision` is set. With VNNI it would only halve the speed.
     """
     onnxruntime = _package()
-    if threads < 1:
+    if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
@@ -63,7 +65,9 @@ def saturates_products(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
 class Runtime:
     """A session of onnxruntime on the CPU, for a file or an `onnx.ModelProto`."""
 
-    def __init__(self, file: str | Path | Any, *, threads: int = 1, optimize: bool = True) -> None:
+    def __init__(
+        self, file: str | Path | Any, *, threads: int | None = 1, optimize: bool = True
+    ) -> None:
         options = session_options(threads=threads, optimize=optimize)
         self.session = open_session(file, options)
         self.inputs = {i.name: i for i in self.session.get_inputs()}

@@ -10,6 +10,7 @@ from typing import Any
 from chop.actions.certificate.artefacts import changes
 from chop.actions.certificate.compare import FORMAT, VERSION
 from chop.actions.certificate.page import certificate_page
+from chop.actions.certificate.ways import way_of
 from chop.files import read_json, write_whole
 
 __all__ = ["FILE", "PAGE", "differences", "read_certificate", "write_certificate"]
@@ -54,12 +55,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         found.append("the vectors are others")
     elif before["codes"] != now["codes"]:
         found.append("the integer graph gives other codes")
-    old = {(way["way"], way["file"]): way for way in before["ways"]}
+    old = {(way_of(way), way["file"]): way for way in before["ways"]}
     for way in now["ways"]:
-        known = old.get((way["way"], way["file"]), way)
+        known = old.get((way_of(way), way["file"]), way)
         for key in ("mismatches", "score"):
             if known[key] != way[key]:
                 found.append(
-                    f"{way['file'] or way['way']}: {key} {way[key]} instead of {known[key]}"
+                    f"{way['file'] or way_of(way)}: {key} {way[key]} instead of {known[key]}"
                 )
     return found

@@ -102,10 +102,19 @@ def of_many(reader: Reader, node: OnnxNode) -> OnnxValue:
     function = functions.get(node.op, torch.add)
     result = node[0]
     for place in range(1, len(node.inputs)):
-        result = reader.call(function, result, node[place])
+        if not (node.op == "Max" and _is_no_bound(node[place], result)):
+            result = reader.call(function, result, node[place])
     if node.op == "Mean":
         result = reader.call(torch.div, result, len(node.inputs))
     return result
+
+
+def _is_no_bound(value: OnnxValue, of: OnnxValue) -> bool:
+    """Return whether a constant lies below all floats, as where it keeps ops from being fused."""
+    if not is_constant(value) or value.tensor.numel() != 1 or value.rank > of.rank:
+        return False
+    lowest = torch.finfo(torch.float32).min
+    return of.dtype == value.dtype == torch.float32 and float(value.tensor) <= lowest
 
 
 @reads("Where")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, module_op
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.affine import Affine
+from chop.numerics.affine import CALIBRATED, Affine
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -64,6 +65,8 @@ IGNORED = ("report", "baseline_weight_path", "load_type")
 
 Plan = dict[fx.Node, dict[str, Any]]
 
+logger = logging.getLogger(__name__)
+
 
 @graph_pass("quantize", "transform", needs=("common",))
 def quantize_transform_pass(
@@ -84,11 +87,30 @@ def quantize_transform_pass(
     All configs are checked before anything is changed. LogicNets layers that are not chosen by name
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
-    plan, chosen = resolved(graph, _plan(graph, by, default, per_key))
+    asked = _plan(graph, by, default, per_key)
+    plan, chosen = resolved(graph, asked)
     warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
-    return apply_plan(graph, plan, chosen)
+    return apply_plan(graph, asked, plan, chosen)
+
+
+def _raise_scales(asked: Plan, changed: Mapping[fx.Node, Any]) -> None:
+    """Raise the weight scales of channels whose bias would not fit, and say of which nodes."""
+    raised: dict[str, int] = {}
+    for node, layer in changed.items():
+        if isinstance(layer, Quantized) and isinstance(layer.formats.get("weight"), Affine):
+            made = asked[node].get("weight_scale", CALIBRATED) == CALIBRATED
+            if count := layer.raise_scale_for_bias(made=made):
+                raised[node.name] = count
+    if not raised:
+        return
+    named = ", ".join(f"{name} ({count})" for name, count in raised.items())
+    logger.warning(
+        "pass 'quantize': weight scales were raised, as 32 bits would not hold the bias and the "
+        "sum in steps of input times weight; nodes, with the number of scales: %s",
+        named,
+    )
 
 
 @quantize_transform_pass.law
@@ -168,8 +190,8 @@ def resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
         raise PassArgsError(f"pass 'quantize'{at}: {error}") from error
 
 
-def apply_plan(graph: MaseGraph, plan: Plan, chosen: list[Chosen]) -> dict[str, Any]:
-    """Quantise nodes by configs without gaps; return what was quantised, and what was chosen."""
+def apply_plan(graph: MaseGraph, asked: Plan, plan: Plan, chosen: list[Chosen]) -> dict[str, Any]:
+    """Quantise nodes as `plan` says, which has numbers for what `asked` leaves to calibration."""
     changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
     modules: dict[str, nn.Module] = {}
     for node, new in changed.items():
@@ -177,6 +199,7 @@ def apply_plan(graph: MaseGraph, plan: Plan, chosen: list[Chosen]) -> dict[str, 
             modules[str(node.target)] = new
         else:
             call_instead(node, new, plan[node])
+    _raise_scales(asked, changed)
     for target, module in modules.items():
         deepsetattr(graph.model, target, module)
     for node in changed:

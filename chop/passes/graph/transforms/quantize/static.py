@@ -50,7 +50,7 @@ def quantize_static_transform_pass(
         if config is not None and why_not_quantized(node) is None:
             plan[node] = config
     _share_scales(graph, plan, activation)
-    return apply_plan(graph, *resolved(graph, plan))
+    return apply_plan(graph, plan, *resolved(graph, plan))
 
 
 def _config(node: fx.Node, activation: Config, weight_width: int) -> Config | None:
