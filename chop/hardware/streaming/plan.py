@@ -184,7 +184,7 @@ def _planned(graph: IntegerGraph, plan: StreamPlan) -> StreamPlan:
     for name in graph.outputs:
         stream = plan.streams[name]
         wanted = stream.moved(in_lanes(np.arange(stream.size), 1))
-        fits = stream.port("", "") is not None
+        fits = stream.port("data_out", name) is not None
         plan.outputs.append(_sent(plan, name, stream, stream if fits else wanted))
     return plan
 
