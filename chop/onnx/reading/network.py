@@ -13,15 +13,16 @@ import torch
 from torch import fx
 
 from chop.onnx.metadata import FORMAT_KEY, metadata_of
+from chop.onnx.reading.bodies import has_body
 from chop.onnx.reading.errors import UnreadableModel
-from chop.onnx.reading.files import load_proto, opset_of
-from chop.onnx.reading.grids import Grid
-from chop.onnx.reading.lowering import FIXES, inlined, lowered
+from chop.onnx.reading.files import FIRST_READ, load_proto, opset_of
+from chop.onnx.reading.lowering import FIXES, inlined, lowered, upgraded
 from chop.onnx.reading.names import identifier
+from chop.onnx.reading.nodes import Scope, read_nodes, uses_of
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, operator
-from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type
-from chop.onnx.reading.values import OnnxValue, known
+from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type, type_name
+from chop.onnx.reading.values import known
 
 __all__ = ["NetworkInput", "OnnxNetwork", "read_model", "read_network"]
 
@@ -79,7 +80,7 @@ def read_network(file: str | Path, *, sizes: Mapping[str, int] | None = None) ->
 
     `sizes` fixes free sizes other than the batch, by their name in the file.
     """
-    proto = load_proto(file)
+    proto = upgraded(load_proto(file), FIRST_READ, str(file))
     path = Path(file).expanduser()
     weights = {t.name: stored_tensor(t, str(file), path.parent) for t in proto.graph.initializer}
     return network_of(proto, weights, str(file), dict(sizes or {}))
@@ -109,6 +110,7 @@ def _check_operators(proto: Any, owner: str) -> None:
         f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         for node in proto.graph.node
         if operator(node.domain, node.op_type) is None
+        and (node.op_type in FIXES or not has_body(node.domain, node.op_type, opset_of(proto)))
     )
     if unknown:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
@@ -146,7 +148,9 @@ def _input(proto: Any, owner: str, sizes: Mapping[str, int]) -> NetworkInput:
     shape: list[int | str] = []
     for place, dim in enumerate(kind.shape.dim):
         name = dim.dim_param or (BATCH if place == 0 else f"size_{place}")
-        size = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else name
+        # some exporters write 0, or -1, for a batch that is free
+        is_fixed = dim.HasField("dim_value") and dim.dim_value >= (1 if place == 0 else 0)
+        size = dim.dim_value if is_fixed else name
         shape.append(sizes.get(size, size) if isinstance(size, str) else size)
     return NetworkInput(proto.name, dtype, tuple(shape))
 
@@ -174,20 +178,20 @@ def _read(
 ) -> OnnxNetwork:
     reader = Reader(opset_of(proto), batch)
     graph = proto.graph
-    read = [name for node in graph.node for name in node.input]
-    reader.uses = Counter([*read, *(output.name for output in graph.output)])
-    values: dict[str, OnnxValue] = {
-        name: known(stored.tensor, name, stored.kind) for name, stored in weights.items()
-    }
+    reader.uses = uses_of(graph.node, (output.name for output in graph.output))
+    scope = Scope(owner)
+    for name, stored in weights.items():
+        scope.values[name] = known(stored.tensor, name, stored.kind)
     trials = dict(_trials(inputs, owner))
+    kinds = {each.name: type_name(each.type.tensor_type.elem_type) for each in graph.input}
     for each in inputs:
         pair = [[s if isinstance(s, int) else trials[s][i] for s in each.shape] for i in (0, 1)]
         samples = [torch.empty(sizes, dtype=each.dtype, device="meta") for sizes in pair]
-        values[each.name] = reader.input(each.name, (samples[0], samples[1]))
-    for node in graph.node:
-        _read_node(reader, node, values, owner)
+        value = reader.input(each.name, (samples[0], samples[1]))
+        scope.values[each.name] = replace(value, kind=kinds[each.name])
+    read_nodes(reader, graph.node, scope)
     outputs = tuple(output.name for output in graph.output)
-    results = [_output(reader, values, name, owner) for name in outputs]
+    results = [_output(reader, scope, name) for name in outputs]
     reader.graph.output(results[0] if len(results) == 1 else tuple(results))
     model = fx.GraphModule(reader.root, reader.graph, "OnnxModel")
     model.graph.eliminate_dead_code()
@@ -220,47 +224,11 @@ def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple
             number += 1
 
 
-def _read_node(reader: Reader, proto: Any, values: dict[str, OnnxValue], owner: str) -> None:
-    """Add what a node computes to the graph, and its results to the values."""
-    known_as = operator(proto.domain, proto.op_type)
-    assert known_as is not None
-    node = OnnxNode(proto, [], owner)
-    reader.current = node
-    missing = [name for name in proto.input if name and name not in values]
-    if missing:
-        raise node.wrong(f"reads {missing[0]!r:.80}, which no node computes; export it again")
-    first = values.get(proto.input[0]) if proto.input else None
-    grid = _kept_grid(first, proto.op_type) if known_as.commutes else None
-    is_codes = grid is not None and first is not None and first.is_codes
-    for place, name in enumerate(proto.input):
-        if name and not known_as.takes_grids and not (grid is not None and place == 0):
-            values[name] = reader.settled(values[name])
-    inputs = [values[name] if name else None for name in proto.input]
-    if grid is not None and inputs[0] is not None:
-        inputs[0] = inputs[0].with_grid(None)
-    node.inputs = inputs
-    results = known_as.function(reader, node)
-    listed = [results] if isinstance(results, OnnxValue) else list(results)
-    for name, value in zip(node.outputs, listed, strict=False):
-        if name and value is not None:
-            values[name] = value if grid is None else value.with_grid(grid, is_codes=is_codes)
-
-
-def _kept_grid(value: OnnxValue | None, op: str) -> Grid | None:
-    """Return the grid to which a result is rounded, as the input is; None if it is not.
-
-    Of codes, the largest is that of the largest number; a ReLU compares them with 0, and not with
-    their zero point.
-    """
-    if value is None or value.grid is None or value.grid.axis is not None:
-        return None
-    is_moved = op == "Relu" and value.is_codes and any(value.grid.zero_points)
-    return None if is_moved else value.grid
-
-
-def _output(reader: Reader, values: Mapping[str, OnnxValue], name: str, owner: str) -> Any:
-    if name not in values:
-        raise UnreadableModel(f"{owner}: no node computes the output {name!r:.80}; export it again")
+def _output(reader: Reader, scope: Scope, name: str) -> Any:
+    value = scope.values.get(name)
+    if value is None:
+        raise UnreadableModel(
+            f"{scope.owner}: no node computes the output {name!r:.80}; export it again"
+        )
     reader.current = reader.current or OnnxNode.__new__(OnnxNode)
-    value = reader.settled(values[name])
-    return reader._argument(value)
+    return reader._argument(reader.settled(value))

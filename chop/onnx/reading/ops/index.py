@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.onnx.reading.ops.shape import known_numbers
+from chop.onnx.reading.ops.shape import in_type, known_numbers
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue, Size, is_constant, known
@@ -171,7 +171,21 @@ def triangle(reader: Reader, node: OnnxNode) -> OnnxValue:
 @reads("GatherElements")
 def gather_elements(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a look-up of each number by its place along an axis."""
-    return reader.call(torch.gather, node[0], node.axis(0), node[1])  # type: ignore[no-any-return]
+    axis = node.axis(0)
+    places = from_start(reader, node, node[1], node[0].sizes[axis])
+    return reader.call(torch.gather, node[0], axis, places)  # type: ignore[no-any-return]
+
+
+def from_start(reader: Reader, node: OnnxNode, places: OnnxValue, size: Size) -> OnnxValue:
+    """Return places along a dimension of a size, with negative ones counted from its start."""
+    places = in_type(reader, places, torch.int64)
+    if is_constant(places) and not bool((places.tensor < 0).any()):
+        return places
+    if size[0] != size[1]:
+        raise node.wrong(
+            "may count from the end of a size that is free; export it with fixed sizes"
+        )
+    return reader.call(torch.remainder, places, max(1, size[0]))  # type: ignore[no-any-return]
 
 
 @reads("Pad", takes_grids=True)
@@ -222,7 +236,8 @@ def space_to_depth(reader: Reader, node: OnnxNode) -> OnnxValue:
     if any(size % block for size in (*h, *w)):
         raise node.wrong("has blocks that do not fit its input; export the network again")
     sizes = [n, c, _over(h, block), (block, block), _over(w, block), (block, block)]
-    turned = reader.call(torch.permute, reader.reshaped(x, sizes), (0, 3, 5, 1, 2, 4))
+    order = (0, 1, 3, 5, 2, 4) if node.attribute("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    turned = reader.call(torch.permute, reader.reshaped(x, sizes), order)
     return reader.reshaped(turned, [n, _times(c, block * block), _over(h, block), _over(w, block)])
 
 
