@@ -121,7 +121,7 @@ def test_from_a_file_to_a_circuit_that_equals_the_network(kind, ch, tmp_path, re
     assert re.search(r"Mismatches +0\n", err), err
 
 
-def quantised_mlp(tmp_path):
+def quantised_mlp(tmp_path, name="fc"):
     """Write a network of one layer with Q/DQ pairs."""
     builder = ModelBuilder("quantised")
     x = builder.input("x", np.float32, ["batch", 16])
@@ -129,8 +129,8 @@ def quantised_mlp(tmp_path):
     weight = [builder.constant(F(2**-5)), builder.constant(np.int8(0))]
     x = builder.add("DequantizeLinear", builder.add("QuantizeLinear", x, *pair), *pair)
     codes = np.random.default_rng(0).integers(-30, 30, (5, 16)).astype(np.int8)
-    w = builder.add("DequantizeLinear", builder.constant(codes, "fc.weight"), *weight)
-    y = builder.add("Gemm", x, w, transB=1, result="fc")
+    w = builder.add("DequantizeLinear", builder.constant(codes, f"{name}.weight"), *weight)
+    y = builder.add("Gemm", x, w, transB=1, result=name)
     builder.output(y, "y", np.float32, ["batch", 5])
     return save_model(builder.model(), tmp_path / "quantised.onnx")
 
@@ -149,6 +149,17 @@ def test_a_quantised_file_is_tested_and_emitted_as_it_is(ch, tmp_path):
     assert "--load" not in command
     assert "--project c" in command
     assert re.search(r"data_in_0 +16 codes, signed 8-bit", err)
+
+
+def test_a_network_with_the_long_names_of_a_converter_is_emitted(ch, tmp_path):
+    name = ";".join(f"StatefulPartitionedCall/model_{i}/../../dense/MatMul" for i in range(12))
+    file = quantised_mlp(tmp_path, name)
+    np.savez(tmp_path / "rows.npz", x=array(100, 16), y=np.arange(100) % 5)
+    words = [file, "npz", "--data-path", tmp_path / "rows.npz", "--cpu", 0, "--standardize", "off"]
+    ch("emit", *words, "--project", "c")
+    made = [path for path in (tmp_path / "out" / "c").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".sv" for path in made)
+    assert all(len(path.name) < 80 for path in made)
 
 
 def test_files_that_do_not_fit_are_refused_in_one_sentence(jets, images, here, tmp_path):

@@ -26,6 +26,7 @@ class Grid:
     axis: int | None = None
     rounding: Rounding = "even"
     label: str = field(default="", compare=False)  # of the node, in messages
+    name: str = field(default="", compare=False)  # of the node
 
     @property
     def width(self) -> int | None:

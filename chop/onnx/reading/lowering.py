@@ -58,7 +58,7 @@ def upgraded(model: Any, opset: int, owner: str) -> Any:
     try:
         return version_converter.convert_version(model, opset)
     except Exception as error:  # of the C++ converter, which has several classes
-        reason = " ".join(str(error).split()).rpartition("Assertion ")[2][:200]
+        reason = " ".join(str(error).split()).rpartition("failed: ")[2][:200]
         raise UnreadableModel(
             f"{owner} has opset {max(own)}, which cannot be converted to {opset} ({reason}); "
             f"export the network with opset {opset} or later"

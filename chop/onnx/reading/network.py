@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,9 @@ from chop.onnx.reading.bodies import has_body
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import FIRST_READ, load_proto, opset_of
 from chop.onnx.reading.lowering import FIXES, inlined, lowered, upgraded
-from chop.onnx.reading.names import identifier
+from chop.onnx.reading.names import identifier, shortened
 from chop.onnx.reading.nodes import Scope, read_nodes, uses_of
-from chop.onnx.reading.reader import Reader
+from chop.onnx.reading.reader import LARGEST_RESULT, Reader
 from chop.onnx.reading.registry import OnnxNode, operator
 from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type, type_name
 from chop.onnx.reading.values import known
@@ -29,6 +30,7 @@ __all__ = ["NetworkInput", "OnnxNetwork", "read_model", "read_network"]
 logger = logging.getLogger(__name__)
 
 BATCH = "batch"
+LONG_NAMES = "onnx_names"  # in the meta of a model
 TRIALS = (6, 13)  # batches, of which all quotients by up to 13 differ
 # other free sizes; no pair is a multiple of another, and networks can halve them five times
 FREE_TRIALS = ((96, 64), (160, 224), (352, 416), (544, 608))
@@ -55,7 +57,8 @@ class NetworkInput:
 class OnnxNetwork:
     """A network that was read: in float, and the number formats that the file rounds to.
 
-    `formats` maps names of nodes to configs of the pass `quantize`.
+    `formats` maps names of nodes to configs of the pass `quantize`. `long_names` maps layers and
+    nodes whose names are shorter than in the file to those there; the model's `meta` has them too.
     """
 
     model: fx.GraphModule
@@ -63,6 +66,7 @@ class OnnxNetwork:
     inputs: tuple[NetworkInput, ...]
     outputs: tuple[str, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    long_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quantize_options(self) -> dict[str, Any]:
@@ -176,7 +180,8 @@ def _read(
     inputs: list[NetworkInput],
     batch: int | None,
 ) -> OnnxNetwork:
-    reader = Reader(opset_of(proto), batch)
+    num_stored = sum(stored.tensor.numel() for stored in weights.values())
+    reader = Reader(opset_of(proto), batch, num_stored)
     graph = proto.graph
     reader.uses = uses_of(graph.node, (output.name for output in graph.output))
     scope = Scope(owner)
@@ -186,6 +191,11 @@ def _read(
     kinds = {each.name: type_name(each.type.tensor_type.elem_type) for each in graph.input}
     for each in inputs:
         pair = [[s if isinstance(s, int) else trials[s][i] for s in each.shape] for i in (0, 1)]
+        if max(map(math.prod, pair)) > LARGEST_RESULT:
+            raise UnreadableModel(
+                f"{owner}: input {each.name!r:.80} has the shape {list(each.shape)}, which is too "
+                f"large to be computed; export the network with smaller inputs"
+            )
         samples = [torch.empty(sizes, dtype=each.dtype, device="meta") for sizes in pair]
         value = reader.input(each.name, (samples[0], samples[1]))
         scope.values[each.name] = replace(value, kind=kinds[each.name])
@@ -202,8 +212,11 @@ def _read(
         replace(each, name=str(node.target))
         for each, node in zip(inputs, [v.node for v in reader.inputs if v.node], strict=True)
     ]
-    names = tuple(map(identifier, outputs))
-    return OnnxNetwork(model, reader.configs(), tuple(inputs), names, metadata_of(proto))
+    model.meta[LONG_NAMES] = dict(reader.long_names)
+    return OnnxNetwork(
+        model, reader.configs(), tuple(inputs), tuple(shortened(identifier(o)) for o in outputs),
+        metadata_of(proto), reader.long_names,
+    )  # fmt: skip
 
 
 def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:

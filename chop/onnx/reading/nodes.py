@@ -54,6 +54,8 @@ def read_nodes(reader: Reader, nodes: Iterable[Any], scope: Scope) -> None:
         reader.current = node
         for name, value in zip(proto.output, _results(reader, proto, node, scope), strict=False):
             if name and value is not None:
+                if value.is_known:  # a view of one number can have any size
+                    reader.count(max(sample.numel() for sample in value.samples))
                 scope.values[name] = value
 
 

@@ -60,7 +60,7 @@ def _grid(node: OnnxNode, kind: str) -> Grid:
         if node[0].tensor.shape[axis] != len(scales):
             raise node.wrong(f"has {len(scales)} scales, which is not the size of its axis")
     low, high = CODES[kind]
-    return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label)
+    return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label, name=node.name)
 
 
 @reads("QuantizeLinear", takes_grids=True)
@@ -131,13 +131,11 @@ def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     if not x.is_known:
         return _pair(node, x)
     if node.attribute("block_size", 0):
-        return known(_in_blocks(node, x), x.name)
+        return known(_in_blocks(reader, node, x), x.name)
     kind = x.kind or "INT32"
     grid = _grid(node, kind)
     if x.grid is not None:
-        grid = Grid(
-            grid.scales, grid.zero_points, x.grid.low, x.grid.high, grid.axis, label=grid.label
-        )
+        grid = replace(grid, low=x.grid.low, high=x.grid.high)
     scale, point = _shaped(x.tensor, grid)
     dtype = node[1].dtype
     return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(
@@ -160,11 +158,13 @@ def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
     return x.with_grid(x.grid.centred())
 
 
-def _in_blocks(node: OnnxNode, x: OnnxValue) -> Tensor:
+def _in_blocks(reader: Reader, node: OnnxNode, x: OnnxValue) -> Tensor:
     """Return the numbers of a constant with a scale per block; it stays in float."""
     axis, block = node.axis(1), node.attribute("block_size", 0)
     scale, point = node.constant(1, "scale"), node.constant(2, "zero point")
     assert scale is not None
+
+    reader.count(scale.tensor.numel() * max(0, block))
 
     def spread(t: Tensor) -> Tensor:
         return t.repeat_interleave(block, axis).narrow(axis, 0, x.tensor.shape[axis])
@@ -229,7 +229,7 @@ def _qonnx_grid(node: OnnxNode) -> Grid:
     if len(points) != len(scales):
         raise node.wrong("has not as many zero points as scales; export the network again")
     parts = tuple(scales), tuple(points)
-    return Grid(*parts, int(low), int(high), axis, label=node.label)
+    return Grid(*parts, int(low), int(high), axis, label=node.label, name=node.name)
 
 
 def _axis(node: OnnxNode, scales: list[float]) -> int | None:

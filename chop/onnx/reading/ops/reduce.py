@@ -75,7 +75,8 @@ def _of_nothing(node: OnnxNode, x: OnnxValue, dims: Sequence[int], *, keep: bool
     elif not x.dtype.is_floating_point:
         ends = (torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max)
     fill = ends[node.op == "ReduceMin"]
-    pair = [torch.full([size[i] for size in sizes], fill, dtype=x.dtype) for i in (0, 1)]
+    one = torch.tensor(fill, dtype=x.dtype)
+    pair = [one.expand([size[i] for size in sizes]) for i in (0, 1)]
     return OnnxValue((pair[0], pair[0] if pair[0].shape == pair[1].shape else pair[1]))
 
 

@@ -19,7 +19,7 @@ def known_numbers(node: OnnxNode, place: int, what: str) -> list[Size]:
     value = node[place]
     if not value.is_known:
         raise node.wrong(f"computes its {what} from the data; only constants and sizes can be read")
-    pair = [sample.reshape(-1).tolist() for sample in value.samples]
+    pair = [node.listed(sample, what) for sample in value.samples]
     return [(int(a), int(b)) for a, b in zip(*pair, strict=True)]
 
 
