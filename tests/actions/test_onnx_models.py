@@ -192,6 +192,31 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(jets, images, here, t
         assert reason in last, last
 
 
+def test_a_free_size_is_given_on_the_command_line_or_in_a_file(ch, here, tmp_path):
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], name="split", axis=1, num_outputs=2),
+        helper.make_node("MatMul", ["a", "k"], ["y"], name="fc"),
+    ]
+    constants = {"k": array(8, 5)}
+    file = written(model(nodes, {"x": ["batch", "features"]}, ["y"], constants), tmp_path)
+    out = ["--project-dir", tmp_path / "out"]
+    code, _, err = here("test", file, "jsc-sim", *out)
+    assert code == 2
+    assert "size is free; give it with --size NAME=N" in err
+    ch("test", file, "jsc-sim", "--size", "features=16")
+    (tmp_path / "own.toml").write_text('size = ["features=16"]\n')
+    ch("test", file, "jsc-sim", "--config", tmp_path / "own.toml")
+    wrong = {
+        "features": "should be a name and a size, such as time=32, not 'features'",
+        "features=x": "not 'features=x'",
+        "rows=16": "has no free size 'rows'; its free sizes are: batch, features",
+    }
+    for text, reason in wrong.items():
+        assert reason in here("test", file, "jsc-sim", "--size", text, *out)[2]
+    _, _, err = here("train", "jsc-tiny", "jsc-sim", "--size", "features=16", *out)
+    assert "--size is the size of a dimension of an .onnx file" in err
+
+
 def test_weights_that_are_not_finite_can_be_allowed(ch, tmp_path):
     proto = pytorch()
     proto.graph.initializer[0].raw_data = np.full((32, 16), np.inf, F).tobytes()

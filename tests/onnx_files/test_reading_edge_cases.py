@@ -296,3 +296,29 @@ def test_weights_may_be_called_as_attributes_of_layers_are(name, tmp_path):
     network = read_model(file)
     network.train().eval()
     np.testing.assert_allclose(computed(network, x)[0], reference(file, x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_free_size_that_is_given_is_fixed(tmp_path):
+    nodes = [node("Split", ["x"], ["a", "b"], axis=1, num_outputs=2), node("Neg", ["a"], ["y"])]
+    file = written(model(nodes, {"x": ["batch", "time", 3]}, ["y"]), tmp_path)
+    with pytest.raises(UnreadableModel, match=r"size is free; give it with --size NAME=N"):
+        read_model(file)
+    x = {"x": array(4, 7, 3)}
+    network = read_model(file, sizes={"time": 7})
+    np.testing.assert_allclose(computed(network, x)[0], reference(file, x)[0], atol=1e-4)
+    with pytest.raises(
+        UnreadableModel, match="no free size 'tim'; its free sizes are: batch, time"
+    ):
+        read_model(file, sizes={"tim": 7})
+    with pytest.raises(UnreadableModel, match="must be at least 1, not 0"):
+        read_model(file, sizes={"time": 0})
+
+
+def test_a_state_of_one_sample_beside_a_free_batch_fixes_the_batch(tmp_path):
+    constants = {"w": array(1, 32, 4), "r": array(1, 32, 8)}
+    nodes = [node("LSTM", ["x", "w", "r", "", "", "h", "c"], ["y", "", ""], hidden_size=8)]
+    shapes = {"x": ["time", "batch", 4], "h": [1, 1, 8], "c": [1, 1, 8]}
+    file = written(model(nodes, shapes, ["y"], constants), tmp_path)
+    feeds = {"x": array(6, 1, 4), "h": array(1, 1, 8), "c": array(1, 1, 8)}
+    ours, theirs = computed(read_model(file), feeds)[0], reference(file, feeds)[0]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

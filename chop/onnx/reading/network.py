@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import Counter
@@ -15,7 +16,7 @@ from torch import fx
 
 from chop.onnx.metadata import FORMAT_KEY, metadata_of
 from chop.onnx.reading.bodies import has_body
-from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.errors import GIVE_SIZE, UnreadableModel
 from chop.onnx.reading.files import FIRST_READ, load_proto, opset_of
 from chop.onnx.reading.lowering import FIXES, inlined, lowered, upgraded
 from chop.onnx.reading.names import identifier, shortened
@@ -99,13 +100,17 @@ def network_of(
     proto = lowered(inlined(proto, owner))
     _check_operators(proto, owner)
     inputs = _inputs(proto, weights, owner, sizes)
-    free = _with_free_batch(inputs)
+    free, single = _with_free_batch(inputs), _of_batch_one(inputs)
     try:
         return _read(proto, weights, owner, free, _fixed_batch(inputs))
-    except UnreadableModel:
-        if free == inputs:
-            raise
-        return _read(proto, weights, owner, inputs, None)
+    except UnreadableModel as error:
+        others = [each for each in (inputs, single) if each != free]
+        for each in others:
+            with contextlib.suppress(UnreadableModel):
+                return _read(proto, weights, owner, each, None)
+        if free != inputs:
+            return _read(proto, weights, owner, inputs, None)  # the reason why it cannot be read
+        raise error
 
 
 def _check_operators(proto: Any, owner: str) -> None:
@@ -138,6 +143,14 @@ def _inputs(
     found = [each for each in proto.graph.input if each.name not in weights]
     if not found or not proto.graph.output:
         raise UnreadableModel(f"{owner} has no input or no output; export the network again")
+    shaped = [_input(each, owner, {}) for each in found]
+    free = dict.fromkeys(size for each in shaped for size in each.shape if isinstance(size, str))
+    for name, size in sizes.items():
+        if name not in free:
+            names = ", ".join(map(str, free)) or "none"
+            raise UnreadableModel(f"{owner} has no free size {name!r}; its free sizes are: {names}")
+        if size < 1:
+            raise UnreadableModel(f"{owner}: the size {name!r} must be at least 1, not {size}")
     return [_input(each, owner, sizes) for each in found]
 
 
@@ -164,6 +177,19 @@ def _with_free_batch(inputs: list[NetworkInput]) -> list[NetworkInput]:
     if any(isinstance(size, str) for each in inputs for size in each.shape):
         return inputs
     return [replace(e, shape=(BATCH, *e.shape[1:])) if e.shape else e for e in inputs]
+
+
+def _of_batch_one(inputs: list[NetworkInput]) -> list[NetworkInput]:
+    """Return the inputs with one sample, as states of a fixed batch beside free sizes need it."""
+    free = {size for each in inputs for size in each.shape if isinstance(size, str)}
+    first = {each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], str)}
+    batches = {name for name in free if BATCH in name.lower()} or first
+    if all(each.shape and each.shape[0] in batches for each in inputs):
+        return inputs
+    return [
+        replace(each, shape=tuple(1 if size in batches else size for size in each.shape))
+        for each in inputs
+    ]
 
 
 def _fixed_batch(inputs: list[NetworkInput]) -> int | None:
@@ -230,8 +256,8 @@ def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple
         else:
             if number == len(FREE_TRIALS):
                 raise UnreadableModel(
-                    f"{owner} has more than {number} free sizes besides the batch; fix some with "
-                    f"read_model(…, sizes={{name: size}})"
+                    f"{owner} has more than {number} free sizes besides the batch "
+                    f"({', '.join(dict.fromkeys(free))}); {GIVE_SIZE}"
                 )
             yield name, FREE_TRIALS[number]
             number += 1

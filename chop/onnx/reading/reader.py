@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.errors import GIVE_SIZE, UnreadableModel
 from chop.onnx.reading.grids import Grid, configured
 from chop.onnx.reading.names import (
     free_path,
@@ -123,8 +123,8 @@ class Reader:
         sized = not all(is_constant(value) for value in values)
         if sized and self.node.op in UNCLEAR and _are_equal(results):
             raise self.node.wrong(
-                "computes a number from a size that is free, which may differ for other sizes; "
-                "export the network with fixed sizes, except for the batch"
+                f"computes a number from a size that is free, which may differ for other sizes; "
+                f"{GIVE_SIZE}"
             )
         return _results(results * 2 if same else results, None)
 
@@ -150,8 +150,8 @@ class Reader:
         base, repeated = _repeated(value)
         if base is None:
             raise self.node.wrong(
-                "takes numbers that are computed from sizes of its inputs; export the network with "
-                "fixed sizes, except for the batch"
+                f"takes numbers that are computed from a size of its inputs that is free; "
+                f"{GIVE_SIZE}"
             )
         if id(base) not in self._buffers:
             path = self.free_path(identifier(value.name or BUFFER, BUFFER))
@@ -276,10 +276,7 @@ class Reader:
                 if times > 1:
                     node = self.graph.call_function(torch.mul, (node, times))
                 return FreeSize(size, node)
-        raise self.node.wrong(
-            "has a size that is neither fixed nor that of an input; export the network with "
-            "fixed sizes, except for the batch"
-        )
+        raise self.node.wrong(f"has a size that is neither fixed nor that of an input; {GIVE_SIZE}")
 
     # --- rounding
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.ops.shape import in_type, known_numbers
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
@@ -66,7 +67,7 @@ def _slice(node: OnnxNode, size: Size, start: Size, end: Size, step: int) -> sli
     first, last = _place(node, size, start), _place(node, size, end)
     if first is None:
         if size[0] != size[1]:
-            raise node.wrong("starts beyond the end of a size that is free; export it again")
+            raise node.wrong(f"starts beyond the end of a size that is free; {GIVE_SIZE}")
         first = size[0]
     return slice(first or None, last, step if step != 1 else None)
 
@@ -93,7 +94,7 @@ def _turned(
     sizes = x.sizes[axis]
     is_whole = start[0] in (-1, max(start[0], FAR)) and max(end) <= -FAR
     if sizes[0] != sizes[1] and not is_whole:
-        raise node.wrong("goes back over a part of a size that is free; export it with fixed sizes")
+        raise node.wrong(f"goes back over a part of a size that is free; {GIVE_SIZE}")
     bounds = []
     for bound in (start, end):
         pair = [
@@ -113,7 +114,7 @@ def split(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
     if sizes is None:
         whole, other = node[0].sizes[axis]
         if whole != other:
-            raise node.wrong("splits a dimension whose size is free; export it with a fixed size")
+            raise node.wrong(f"splits a dimension whose size is free; {GIVE_SIZE}")
         each = -(-whole // max(1, count))
         sizes = [min(each, whole - each * i) for i in range(count)]
     parts = reader.call(torch.split, node[0], [int(size) for size in sizes], axis)
@@ -182,9 +183,7 @@ def from_start(reader: Reader, node: OnnxNode, places: OnnxValue, size: Size) ->
     if is_constant(places) and not bool((places.tensor < 0).any()):
         return places
     if size[0] != size[1]:
-        raise node.wrong(
-            "may count from the end of a size that is free; export it with fixed sizes"
-        )
+        raise node.wrong(f"may count from the end of a size that is free; {GIVE_SIZE}")
     return reader.call(torch.remainder, places, max(1, size[0]))  # type: ignore[no-any-return]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue
@@ -100,7 +101,7 @@ def _last_sizes(node: OnnxNode) -> list[int]:
     """Return the sizes of the dimensions from the axis on."""
     sizes = node[0].sizes[node.axis() :]
     if any(a != b for a, b in sizes):
-        raise node.wrong("normalises a dimension whose size is free; export it with a fixed size")
+        raise node.wrong(f"normalises a dimension whose size is free; {GIVE_SIZE}")
     return [a for a, _ in sizes]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
@@ -92,7 +93,7 @@ def _shares(
     """Return the size of a window over how many of its numbers are not padding."""
     sizes = node[0].sizes[2:]
     if any(a != b for a, b in sizes):
-        raise node.wrong("has padding on an input whose size is free; export it with fixed sizes")
+        raise node.wrong(f"has padding on an input whose size is free; {GIVE_SIZE}")
     padded = [a + f + e for (a, _), f, e in zip(sizes, first, last, strict=True)]
     reader.count(math.prod(padded))
     sides = [side for pair in zip(first, last, strict=True) for side in reversed(pair)][::-1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.ops.shape import in_type
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
@@ -89,7 +90,7 @@ def argument(reader: Reader, node: OnnxNode) -> OnnxValue:
         return reader.call(function, node[0], axis, keep)  # type: ignore[no-any-return]
     first, second = node[0].sizes[axis]
     if first != second:
-        raise node.wrong("selects the last place along a size that is free; export it again")
+        raise node.wrong(f"selects the last place along a size that is free; {GIVE_SIZE}")
     turned = reader.call(torch.flip, node[0], (axis,))
     places = reader.call(function, turned, axis, keep)
     return reader.call(torch.rsub, places, first - 1)  # type: ignore[no-any-return]
