@@ -239,10 +239,9 @@ def _read(
         for each, node in zip(inputs, [v.node for v in reader.inputs if v.node], strict=True)
     ]
     model.meta[LONG_NAMES] = dict(reader.long_names)
-    return OnnxNetwork(
-        model, reader.configs(), tuple(inputs), tuple(shortened(identifier(o)) for o in outputs),
-        metadata_of(proto), reader.long_names,
-    )  # fmt: skip
+    names = tuple(shortened(identifier(name)) for name in outputs)
+    metadata, long_names = metadata_of(proto), reader.long_names
+    return OnnxNetwork(model, reader.configs(model), tuple(inputs), names, metadata, long_names)
 
 
 def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -307,10 +307,12 @@ class Reader:
             return None
         return self.root.get_submodule(str(value.node.target))
 
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Return the config of each node that rounds, by its name."""
-        configs = {}
+    def configs(self, model: fx.GraphModule) -> dict[str, dict[str, Any]]:
+        """Return the config of each node of a network that rounds, by its name."""
+        configs, names = {}, {node.name for node in model.graph.nodes}
         for node, grids in self.formats.items():
+            if node.name not in names:  # another node has taken its place
+                continue
             layer = self.root.get_submodule(node.target) if isinstance(node.target, str) else None
             configs[node.name] = configured(grids, getattr(layer, "bias", None))
         return configs

@@ -203,7 +203,9 @@ def pad(reader: Reader, node: OnnxNode) -> OnnxValue:
         # torch counts from the last dimension
         sides[2 * (x.rank - 1 - axis)] = int(pads[i])
         sides[2 * (x.rank - 1 - axis) + 1] = int(pads[i + len(axes)])
-    while len(sides) > 2 and sides[-2:] == [0, 0]:
+    # torch repeats and mirrors along all dimensions behind the channels
+    fewest = 2 if mode == "constant" else max(2, 2 * (x.rank - 2))
+    while len(sides) > fewest and sides[-2:] == [0, 0]:
         sides = sides[:-2]
     grid = x.grid if fill == 0 and x.grid is not None and x.grid.axis is None else None
     x = x.with_grid(None) if grid is not None and not x.is_codes else reader.settled(x)
