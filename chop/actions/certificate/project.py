@@ -17,7 +17,7 @@ OTHERWISE = "or give MODEL and DATASET with --load"
 # what decides which vectors are compared; no code, as a certificate may come from a stranger
 RECORDED = (
     *("task", "against", "samples", "random_vectors", "seed", "data_path", "standardize"),
-    *("legacy_val", "max_token_len", "load_type"),
+    *("legacy_val", "max_token_len", "load_type", "size"),
 )
 TRANSFORMED = Path("software", "transform", "transformed_ckpt")
 
