@@ -108,7 +108,7 @@ def copies(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def eager(model: Callable[..., Any], inputs: list[Tensor]) -> list[Any]:
-    """Return the results of a call on copies, as many write to their inputs; seeded, as some draw."""
+    """Return the results of a call on copies, as many write to their inputs, and some draw."""
     torch.default_generator.manual_seed(0)
     with torch.no_grad():
         return tree_flatten(model(*(tensor.detach().clone() for tensor in inputs)))[0]
