@@ -284,6 +284,11 @@ def _constant_pad(a: Arguments, target: Any) -> TorchCall:
     return _function(F.pad, a["self"], a["pad"], value=a["value"])
 
 
+def _stft(a: Arguments, target: Any) -> TorchCall:
+    options = {"center": False} | {key: a[key] for key in a if key not in ("self", "n_fft")}
+    return _function(torch.stft, a["self"], a["n_fft"], **options)
+
+
 SPECIAL: dict[str, Callable[[Arguments, Any], TorchCall | None]] = {
     "softmax": _softmax,
     "log_softmax": _softmax,
@@ -301,6 +306,7 @@ SPECIAL: dict[str, Callable[[Arguments, Any], TorchCall | None]] = {
     "rsub": _reversed_difference,
     "matmul": _matmul,
     "constant_pad_nd": _constant_pad,
+    "stft": _stft,
 }
 SPECIAL |= dict.fromkeys((f"{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3)), _pool)
 SPECIAL |= dict.fromkeys(ATTRIBUTES, _attribute)
