@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra onnx: run `make test-
 
 from . import stages
 
-PARTS = 12  # of the table, one for each test
+PARTS = 24  # of the table, one for each test
 LAYERS = 12  # of each class
 LEFT_OUT = ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d")  # their examples are for float64
 

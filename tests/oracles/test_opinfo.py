@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra onnx: run `make test-
 
 from . import stages
 
-PARTS = 60  # of the table, one for each test
+PARTS = 120  # of the table, one for each test
 CALLS = 5  # of each op with each dtype
 DTYPES = (torch.float32, torch.int64, torch.bool)
 LEFT_OUT = {
