@@ -60,6 +60,29 @@ def test_a_data_set_that_is_not_recorded_or_not_known_is_refused(here, project):
 
 
 @pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("jsc-tiny", "jsc"), "the data set jsc, which is not downloaded because a file names it"),
+        (("jsc-tiny", "cifar10"), "the data set cifar10, which is not downloaded because"),
+        (("/elsewhere/net.onnx", "jsc-sim"), "names the file /elsewhere/net.onnx, which is not op"),
+    ],
+)
+def test_what_a_graph_names_is_not_opened_or_downloaded(
+    here, project, monkeypatch, tmp_path, names, said
+):
+    monkeypatch.setenv("MASE_CACHE", str(tmp_path / "cache"))
+    file = project / SAVED / "graph.json"
+    content = json.loads(file.read_text())
+    content["made_from"] = dict(zip(("model", "dataset"), names, strict=True))
+    file.write_text(json.dumps(content))
+    code, _, err = here("verify", project, *FEW)
+    assert code == 2
+    assert said in err
+    assert f"if you want that, call ch verify {' '.join(names)} --load" in err
+    assert "Initialising" not in err
+
+
+@pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
         (["--against", "onnx"], 1, "there is no ONNX file in"),
