@@ -52,7 +52,7 @@ def session_options(*, threads: int | None = 1, optimize: bool = True) -> Any:
 
 
 def saturates_products(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether this is an x86 CPU without VNNI, or one that does not say whether it has it."""
+    """Return whether this is an x86 CPU that lacks VNNI, or does not say whether it has it."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     try:
