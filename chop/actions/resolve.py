@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.examples import config_path
+from chop.actions.made_with import recorded_options
 from chop.actions.options import ConfigOption
+from chop.actions.project import owner_of
 from chop.files import is_onnx_file, later_checkpoint, restore_folder, why_missing
 from chop.options import did_you_mean
 from chop.redaction import redacted
@@ -80,6 +82,7 @@ def resolve(
     chosen = _defaults() | (file or {}) | typed
     notes: list[str] = []
     chosen |= dict(_located(chosen, typed, problems))
+    chosen |= _of_project(chosen, {*typed, *(file or {})}, problems, notes)
     chosen |= _checkpoint_in(chosen, without, notes)
     chosen |= _onnx_model(chosen, typed, problems)
     needed = {"model": "a model", "dataset": "a data set"}
@@ -224,6 +227,22 @@ def _where_to_find(path: Path, given: str, chosen: Values) -> str:
         return f"; build it with ch search --apply {trial[1]}"
     project = Path(chosen["project_dir"]).expanduser().absolute() / given
     return f"; did you mean {str(project)!r}?" if project.exists() else ""
+
+
+def _of_project(
+    chosen: Values, written: Collection[str], problems: list[str], notes: list[str]
+) -> Values:
+    """Return the options with which the project of --load was made, unless others are written."""
+    if chosen["load_name"] is None or chosen["load_type"] == "hf":
+        return {}
+    load = Path(chosen["load_name"])
+    try:
+        taken, note = recorded_options(chosen, written, owner_of(load / "x") or load)
+    except ValueError as error:
+        problems.append(f"--load: {error}")
+        return {}
+    notes += [note] if note else []
+    return taken
 
 
 def _checkpoint_in(chosen: Values, without: Collection[Made], notes: list[str]) -> Values:

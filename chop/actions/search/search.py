@@ -181,7 +181,7 @@ def run_search(config: RunConfig, project: Project) -> None:
         untrained = parent_of(copy.deepcopy(model), None, config.load_type)
         later = dataclasses.replace(untrained, trained=True)  # as it is when the study begins
         _check_before_training(config, location, later, tables, settings)
-    project.create()
+    project.create(config)
     begins = not (location.continues or config.apply is not None or searches_itself)
     with nullcontext(True) if is_trained else _training_note(location, begins) as alone:
         source = parents.parent_checkpoint(config, project, model, data_module, alone=alone)
