@@ -70,10 +70,12 @@ class NodePassSpace(PassSpace):
         self.first = _first_calls(graph, nodes)
         self.parameters = []
         checked: set[tuple[str, str]] = set()  # tables, for an op
+        lacking = _lacking(graph, nodes) if run.name == "quantize" else {}
         for node, table in tables.items():
             if self.first[node.name] != node.name:
                 continue
             parameters = node_parameters(f"{node.name}/config", table, keys_of_format)
+            parameters = [p for p in parameters if not _is_of(p.key, lacking.get(node.name, ()))]
             check = functools.partial(self._check, graph, node, parameters)
             if run.name == "quantize":
                 check_formats(node, parameters, check, table.where)
@@ -161,6 +163,20 @@ class NodePassSpace(PassSpace):
                 (widened if name in WIDENINGS else others)[node] = table
         steps = [("redefine", widened), (self.run.name, others)]
         return [(name, {"by": "name", **tables}) for name, tables in steps if tables]
+
+
+def _lacking(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, tuple[str, ...]]:
+    """Return the operands that nodes do not have: a key for one would copy every design."""
+    from chop.actions.search.results.layers import rounded_operands
+    from chop.passes.graph.transforms.quantize.config import OPERANDS
+
+    rounded = rounded_operands(graph)
+    names = [node.name for node in nodes if rounded.get(node.name)]
+    return {name: tuple(o for o in OPERANDS if o not in rounded[name]) for name in names}
+
+
+def _is_of(key: str, operands: tuple[str, ...]) -> bool:
+    return any(key.rpartition("/")[2].startswith(f"{operand}_") for operand in operands)
 
 
 class OptionPassSpace(PassSpace):
