@@ -11,7 +11,7 @@ TRAIN = ("train", "mlp", "jsc-sim", "--max-epochs", 1, "--batch-size", 8192, "--
 def project(ch, tmp_path):
     """A project that was trained with options of its own."""
     config = tmp_path / "own.toml"
-    config.write_text('legacy_val = true\n[model_args]\nhidden = [8]\n')
+    config.write_text("legacy_val = true\n[model_args]\nhidden = [8]\n")
     ch(*TRAIN, "--config", config, "--project", "p")
     return tmp_path / "out" / "p"
 
