@@ -71,9 +71,9 @@ def search(
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search import labs
+    from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
     from chop.actions.search.space.untraced import is_module_style
-    from chop.actions.search.spec.feasible import check_feasible
     from chop.actions.search.spec.parent import make_parent
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import build_spec
@@ -217,7 +217,7 @@ def _check_before_training(
     Of what is built here only the settings are used again: space and runners hold the weights of
     the parent, and the sampler holds the space.
     """
-    from chop.actions.search.spec.feasible import check_feasible
+    from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import latest
     from chop.actions.search.store.study_store import read_about
@@ -312,8 +312,8 @@ def _apply_or_search(
     is_checked: bool,
 ) -> None:
     from chop.actions.search.results.apply import apply
+    from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
-    from chop.actions.search.spec.feasible import check_feasible
     from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import latest
 

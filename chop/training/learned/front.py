@@ -35,6 +35,7 @@ from chop.training.learned.prices import prices_of
 from chop.training.learned.snapshots import Snapshots
 from chop.training.learned.teacher import check_teacher
 from chop.training.scores import Score
+from chop.training.targets import start_at_targets
 from chop.training.tasks import TrainingTask, task_named
 
 logger = logging.getLogger(__name__)
@@ -255,7 +256,7 @@ class _Run:
     # --- phases
 
     def _main(self) -> TrainingPhase:
-        models = [self._start(member) for member in range(self.options.num_members)]
+        models = [self._started(member) for member in range(self.options.num_members)]
         phase = self._phase(
             models,
             steps=self.steps,
@@ -295,6 +296,12 @@ class _Run:
                 "all bits may vanish. A price from %.0e to %.0e suits this network",
                 *(self.options.cost_name, priced, 0.03 / cost, 3 / cost),
             )
+
+    def _started(self, member: int) -> nn.Module:
+        """Return a network as it begins, with the range of the targets if it is new."""
+        model = copy.deepcopy(self._start(member))
+        start_at_targets(model, self.feed.split, self.task)
+        return model
 
     def _start(self, member: int) -> nn.Module:
         """Return a network as it begins: as given, or with new random weights."""

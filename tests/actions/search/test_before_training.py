@@ -16,7 +16,7 @@ QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 WRONG = {
     "a key of a format": (
         ("weight_width", "weight_widht"),
-        "seed.batch_norm1d.config.weight_widht is not a key of integer; did you mean 'weight_width'",
+        "batch_norm1d.config.weight_widht is not a key of integer; did you mean 'weight_width'",
     ),
     "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
     "a fraction width": (
@@ -215,7 +215,7 @@ def test_the_best_design_of_every_example_is_emitted_exported_and_verified(
         re.sub("max_epochs = .*", "max_epochs = 1", text).replace("_size = 40", "_size = 2")
     )
     ch("search", "--config", few, "--project", "p")
-    ch("search", "--config", few, "--project", "p", "--apply", "1")
+    ch("search", "--config", few, "--project", "p", "--apply", "best")
     project = tmp_path / "out" / "p"
     ch("export", "--load", project, "--format", "integer")
     ch("emit", "--load", project)

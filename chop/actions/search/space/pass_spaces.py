@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.space.checks import Check, problem_of, refuse_choices, some_values
 from chop.actions.search.space.choices import Parameter, choice_of, unflatten_dict
+from chop.actions.search.space.operands import lacking_operands
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
@@ -70,7 +71,7 @@ class NodePassSpace(PassSpace):
         self.first = _first_calls(graph, nodes)
         self.parameters = []
         checked: set[tuple[str, str]] = set()  # tables, for an op
-        lacking = _lacking(graph, nodes) if run.name == "quantize" else {}
+        lacking = lacking_operands(graph, nodes) if run.name == "quantize" else {}
         for node, table in tables.items():
             if self.first[node.name] != node.name:
                 continue
@@ -163,16 +164,6 @@ class NodePassSpace(PassSpace):
                 (widened if name in WIDENINGS else others)[node] = table
         steps = [("redefine", widened), (self.run.name, others)]
         return [(name, {"by": "name", **tables}) for name, tables in steps if tables]
-
-
-def _lacking(graph: MaseGraph, nodes: list[fx.Node]) -> dict[str, tuple[str, ...]]:
-    """Return the operands that nodes do not have: a key for one would copy every design."""
-    from chop.actions.search.results.layers import rounded_operands
-    from chop.passes.graph.transforms.quantize.config import OPERANDS
-
-    rounded = rounded_operands(graph)
-    names = [node.name for node in nodes if rounded.get(node.name)]
-    return {name: tuple(o for o in OPERANDS if o not in rounded[name]) for name in names}
 
 
 def _is_of(key: str, operands: tuple[str, ...]) -> bool:
