@@ -5,23 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from chop.files import (
-    best_checkpoint,
-    broken_link,
-    read_json,
-    restore_folder,
-)
+from chop.files import broken_link, read_json, restore_folder
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.saved_modules import has_saved_modules, load_modules
 from chop.ir.graph.saving import is_saved_graph
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
+from chop.project_networks import Made, ProjectNetwork, is_saved, networks_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +29,6 @@ IN_NAMES = ("module", "_orig_mod")  # what DataParallel and torch.compile put in
 COUNTER = "num_batches_tracked"  # of batch norms, which files of some programs do not have
 State = Mapping[str, Tensor]
 MOST_NAMES = 4  # of weights in a message
-IN_PROJECT = Path("software", "training_ckpts")  # the directory of a training run
-TRANSFORMED = Path("software", "transform", "transformed_ckpt")  # a graph, by `ch transform`
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -255,22 +249,29 @@ def load_model(
 
 
 def checkpoint_at(path: Path, load_type: str) -> tuple[Path, str]:
-    """Return the checkpoint and its type; in a directory of a training run, the best of its last.
+    """Return the checkpoint and its type; in a directory of training or a project, the best.
 
-    A project directory is that of its training run; without one, it is the graph that
-    `ch transform` saved in it. Other directories are returned as they are.
+    Other directories are returned as they are.
     """
-    is_saved = is_saved_graph(path) or has_saved_modules(path)
-    is_other = is_saved or any((path / name).exists() for name in HF_FILES)
-    folders = (path, path / IN_PROJECT) if path.is_dir() and not is_other else ()
-    best = next((best for folder in folders if (best := best_checkpoint(folder))), None)
-    if best is None and load_type in ("mz", "auto") and is_saved_graph(path / TRANSFORMED):
-        logger.info("Loading %s in that directory", TRANSFORMED)
-        return path / TRANSFORMED, "mz"
-    if best is None or load_type == "hf":
+    network = network_at(path, load_type)
+    if network is None:
         return path, load_type
-    logger.info("Loading %s in that directory", best.relative_to(path))
-    return best, "pl"
+    logger.info("Loading %s of that directory: %s", network.about, network.path)
+    return network.path, network.load_type
+
+
+def network_at(
+    path: Path, load_type: str, *, without: Collection[Made] = ()
+) -> ProjectNetwork | None:
+    """Return the network that a directory of training or a project stands for; None for others.
+
+    A type `pl` or `pt` asks for a checkpoint, not for a graph.
+    """
+    is_other = is_saved(path) or any((path / name).exists() for name in HF_FILES)
+    if not path.is_dir() or is_other or load_type == "hf":
+        return None
+    kinds = ("mz", "pl") if load_type in ("mz", "auto") else ("pl",)
+    return next(networks_of(path, without=without, kinds=kinds), None)
 
 
 def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:

@@ -69,6 +69,12 @@ def best_checkpoint(folder: str | Path) -> Path | None:
     return versions[max(versions)] if versions else None
 
 
+def later_checkpoint(file: Path) -> Path | None:
+    """Return the best checkpoint that a later run wrote beside one; None if there is none."""
+    newest = best_checkpoint(file.parent) if BEST.fullmatch(file.name) else None
+    return newest if newest is not None and newest.name != file.name else None
+
+
 def broken_link(path: str | Path) -> str | None:
     """Return a clause about the symbolic link in `path` that leads nowhere; None without one."""
     place = Path(path).expanduser().absolute()

@@ -90,6 +90,8 @@ def run_verify(config: RunConfig, project: Project) -> None:
     )
 
     earlier = (read_certificate if config.again else usable_certificate)(project.folder)
+    if config.load_name is not None:
+        logger.info("Verifying the network in %s", config.load_name)
     model, info, data_module = model_and_data(config)
     source = source_of(config, model, info, data_module)
     counts = {"samples": config.samples, "random": config.random_vectors, "seed": config.seed}

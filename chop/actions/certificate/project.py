@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ RECORDED = (
     *("task", "against", "samples", "random_vectors", "seed", "data_path", "standardize"),
     *("legacy_val", "max_token_len", "load_type", "size"),
 )
-TRANSFORMED = Path("software", "transform", "transformed_ckpt")
 
 
 def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,21 +130,46 @@ def _folder(name: str, project_dir: Path) -> Path:
 
 
 def _network(folder: Path, recorded: str | None) -> Path:
-    """Return the saved graph of a project, or the one that its certificate names."""
+    """Return the saved graph of a project: that of its certificate or circuit, else its best."""
+    from chop.project_networks import networks_of
+
     if recorded is not None:
         return folder / recorded
-    if (folder / TRANSFORMED / "graph.json").is_file():
-        return folder / TRANSFORMED
-    found = sorted(file.parent for file in (folder / "software").glob("**/graph.json"))
-    if len(found) == 1:
+    best = [network.path for network in networks_of(folder, kinds=("mz",))]
+    saved = sorted(file.parent for file in (folder / "software").glob("**/graph.json"))
+    found = list(dict.fromkeys([*best, *saved]))
+    if len(found) > 1 and (match := _of_circuit(folder, found)) is not None:
+        return match
+    if best or len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ConfigError(f"{folder} has several networks ({names}); give one with --load")
+    is_searched = any((folder / "software" / "search_ckpts").glob("*.journal"))
+    apply = "build a design of its search with ch search --apply best, or " if is_searched else ""
     raise ConfigError(
-        f"{folder} has no saved graph, so the network of its files is not known; give "
+        f"{folder} has no saved graph, so the network of its files is not known; {apply}give "
         f"MODEL and DATASET with --load and --project {folder.name}, or the .onnx file as MODEL"
     )
+
+
+def _of_circuit(folder: Path, graphs: Sequence[Path]) -> Path | None:
+    """Return the first of several networks from which the circuit was emitted, if it says so."""
+    from chop.actions.certificate.verilog_way import has_circuit
+    from chop.checkpoints import load_graph
+    from chop.hardware.circuit import Circuit
+    from chop.integers.digest import graph_digest
+
+    if not has_circuit(folder):
+        return None
+    circuit = Circuit.read(folder / "hardware")
+    for path in graphs:
+        with contextlib.suppress(ValueError, OSError, NotImplementedError):
+            graph = load_graph(path)
+            graph.model.eval()
+            if graph_digest(graph.to_integers()) == circuit.network:
+                return path
+    return None
 
 
 def _names(load: Path, load_type: str) -> dict[str, str]:

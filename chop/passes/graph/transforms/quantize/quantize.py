@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import UnknownName
 
+logger = logging.getLogger(__name__)
+
 QUANTIZEABLE_OP = tuple(
     op.name
     for op in OPS.values()
@@ -62,6 +64,9 @@ QUANTIZEABLE_OP = tuple(
 # keys of a config that are not keys of nodes, and that only layers ignore
 NO_BASELINE = (None, "", "NA")
 IGNORED = ("report", "baseline_weight_path", "load_type")
+# layers that are quantised as a whole, with roundings between their inputs and results
+ROUND_INSIDE = ("attention", "rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell")
+MOST_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
 
@@ -204,6 +209,7 @@ def apply_plan(graph: MaseGraph, asked: Plan, plan: Plan, chosen: list[Chosen]) 
         deepsetattr(graph.model, target, module)
     for node in changed:
         note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
+    warn_of_inside([node for node in changed if rounds_inside(node)])
     graph.fx_graph.lint()
     graph.model.recompile()
     info: dict[str, Any] = {"quantized": [node.name for node in changed]}
@@ -266,6 +272,25 @@ def warn_of_float(graph: MaseGraph) -> None:
     left_out = [node for node in weights_of_nodes(graph) if _stays_in_float(node)]
     stays = "stays in float", "stay in float"
     warn_of_left_out(graph, "quantised", left_out, _can_be_quantized, stays)
+
+
+def rounds_inside(node: fx.Node) -> bool:
+    """Whether a quantised node rounds values between its inputs and its results."""
+    if isinstance(node.target, QuantizedFunction):
+        return node.target.composed is not None
+    return mase(node).common.mase_op in ROUND_INSIDE
+
+
+def warn_of_inside(nodes: Sequence[fx.Node]) -> None:
+    """Warn of quantised nodes that neither files nor circuits can hold."""
+    if nodes:
+        names = [f"{node.name} ({mase(node).common.mase_op})" for node in nodes]
+        more = f", … {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        logger.warning(
+            "%s%s: values inside are rounded, which no ONNX file and no circuit holds, so that the "
+            "network runs in PyTorch only; leave such nodes in float to export it",
+            *(", ".join(names[:MOST_NAMED]), more),
+        )
 
 
 def _stays_in_float(node: fx.Node) -> bool:
