@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from chop.dataset.matching import ModelCall
 from chop.dataset.nested import Inputs
+from chop.ir.probabilities import KeepsScores
 
 KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
 
@@ -17,15 +18,29 @@ KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
 class Predictor:
     """Calls a model with inputs of a data set, and returns its prediction.
 
-    `forward` may wrap the model, for several devices.
+    `forward` may wrap the model, for several devices. With `scores`, the prediction of a model
+    that ends in softmax is what enters it.
     """
 
-    def __init__(self, model: nn.Module, forward: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, forward: Callable[..., Any] | None = None, *, scores: bool = False
+    ) -> None:
         self.call = ModelCall(model, forward)
+        self.ends_in_softmax: bool | None = None if scores else False  # None: not known yet
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        output = self.call(inputs)
-        return output if isinstance(output, Tensor) else prediction_of(output)
+        if self.ends_in_softmax is False:
+            return prediction_of(self.call(inputs))
+        prediction, scores = prediction_and_scores(lambda: self.call(inputs))
+        self.ends_in_softmax = scores is not None
+        return prediction if scores is None else scores
+
+
+def prediction_and_scores(run: Callable[[], Any]) -> tuple[Tensor, Tensor | None]:
+    """Return the prediction of a run of a model, and the scores of which it is the softmax."""
+    with KeepsScores() as kept:
+        prediction = prediction_of(run())
+    return prediction, kept.scores(prediction)
 
 
 def prediction_of(output: Any) -> Tensor:

@@ -307,10 +307,9 @@ class _Run:
         return self._phase(models, steps=self.options.retrain, prices=None, rate=rate)
 
     def _phase(self, models: Sequence[nn.Module], **how: Any) -> TrainingPhase:
-        members = Members(models, self.options.weights, self.place.device)
-        batches = MemberBatches(
-            self.feed, members.count, self.options.seed + self.number, self.teacher
-        )
+        members = Members(models, self.options.weights, self.place.device, self.task)
+        seed = self.options.seed + self.number
+        batches = MemberBatches(self.feed, members.count, seed, self.teacher, self.task)
         return TrainingPhase(members, batches, self.options, self.task, **how)
 
     def _run(
