@@ -16,10 +16,11 @@ from chop.ir.ops import OPS, identify, ops_with
 
 CLASSES = 1  # the dimension of the classes in a prediction
 _FUNCTIONS = {fn: name for name in ops_with("probabilities") for fn in OPS[name].functions}
-# the inverses, up to what softmax does not see; a sigmoid at the end may also be that of a picture
+# the scores of probabilities, up to what softmax does not see
 INVERSES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda p: p.clamp(min=torch.finfo(p.dtype).tiny).log(),
     "log_softmax": lambda p: p,
+    "sigmoid": lambda p: p.logit(torch.finfo(p.dtype).eps / 2),
 }
 
 
@@ -31,7 +32,8 @@ def final_op(model: fx.GraphModule) -> tuple[fx.Node, str] | None:
     (last,) = output.all_input_nodes
     module = model.get_submodule(str(last.target)) if last.op == "call_module" else None
     op = identify(last, module).name
-    return (last, op) if op in INVERSES else None
+    # a sigmoid at the end may also be that of a picture
+    return (last, op) if op in ("softmax", "log_softmax") else None
 
 
 def return_scores(model: fx.GraphModule) -> None:
@@ -48,20 +50,22 @@ class KeepsScores(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._result: Tensor | None = None
-        self._scores: Tensor | None = None
+        self._last: tuple[Tensor, Tensor, str] | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in _FUNCTIONS and _is_by_class(func, *args, **(kwargs or {})):
-            self._result, self._scores = result, (kwargs or {}).get("input", *args[:1])
+        given = kwargs or {}
+        result = func(*args, **given)
+        if func in _FUNCTIONS and _is_by_class(func, *args, **given):
+            self._last = result, args[0] if args else given["input"], _FUNCTIONS[func]
         return result
 
-    def scores(self, prediction: Tensor) -> Tensor | None:
-        """Return what `prediction` is the softmax or sigmoid of; None if it is not the last one."""
-        return self._scores if prediction is self._result else None
+    def origin(self, prediction: Tensor) -> tuple[Tensor | None, str]:
+        """Return what a prediction was made of and by which op; nothing if by another one."""
+        if self._last is None or prediction is not self._last[0]:
+            return None, ""
+        return self._last[1:]
 
 
 def _is_by_class(func: Any, input: Tensor, dim: Any = None, *rest: Any, **options: Any) -> bool:

@@ -64,7 +64,7 @@ def _prediction(model: nn.Module, x: Inputs) -> tuple[Tensor, Tensor | None]:
     finally:
         model.train(was_training)
     prediction = prediction_of(output)
-    return prediction, kept.scores(prediction)
+    return prediction, kept.origin(prediction)[0]
 
 
 def _check_last_batch(model: nn.Module, feed: Feed, x: Inputs) -> None:

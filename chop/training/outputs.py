@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from chop.dataset.matching import ModelCall
-from chop.dataset.nested import Inputs
-from chop.ir.probabilities import KeepsScores
+from chop.dataset.nested import Inputs, copied
+from chop.ir.probabilities import INVERSES, KeepsScores
 
 KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
 
@@ -25,22 +26,33 @@ class Predictor:
     def __init__(
         self, model: nn.Module, forward: Callable[..., Any] | None = None, *, scores: bool = False
     ) -> None:
-        self.call = ModelCall(model, forward)
-        self.ends_in_softmax: bool | None = None if scores else False  # None: not known yet
+        self.model, self.call = model, ModelCall(model, forward)
+        self._end: str | None = None if scores else ""  # the op at the end; None: not known yet
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        if self.ends_in_softmax is False:
+        if self._end == "":
             return prediction_of(self.call(inputs))
-        prediction, scores = prediction_and_scores(lambda: self.call(inputs))
-        self.ends_in_softmax = scores is not None
+        if self._end is not None and torch.compiler.is_compiling():  # which breaks at modes
+            return INVERSES[self._end](prediction_of(self.call(inputs)))
+        prediction, scores, self._end = prediction_and_scores(lambda: self.call(inputs))
         return prediction if scores is None else scores
 
+    def learn_the_end(self, inputs: Inputs) -> None:
+        """Run the model once in eval mode, so that compiled code knows how it ends."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                self(copied(inputs))
+        finally:
+            self.model.train(was_training)
 
-def prediction_and_scores(run: Callable[[], Any]) -> tuple[Tensor, Tensor | None]:
-    """Return the prediction of a run of a model, and the scores of which it is the softmax."""
+
+def prediction_and_scores(run: Callable[[], Any]) -> tuple[Tensor, Tensor | None, str]:
+    """Return the prediction of a run of a model, and the scores and the op that it comes from."""
     with KeepsScores() as kept:
         prediction = prediction_of(run())
-    return prediction, kept.scores(prediction)
+    return prediction, *kept.origin(prediction)
 
 
 def prediction_of(output: Any) -> Tensor:

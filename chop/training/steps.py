@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from chop.dataset.nested import Inputs, copied
+from chop.dataset.nested import Inputs
 from chop.dataset.tensors import EpochPass, TensorSplit, gathered
 from chop.training.optimisers import set_rate
 from chop.training.options import TrainOptions
@@ -122,22 +122,12 @@ class Step:
     def _loss(self, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective(self.forward, x, y)
 
-    def _learn_the_end(self, x: Inputs) -> None:
-        """Run the model once, as a compiled step should know whether it ends in softmax."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                self.forward(copied(x))
-        finally:
-            self.model.train(was_training)
-
     def accumulate(self, x: Inputs, y: Tensor, parts: int) -> StepOutcome:
         """Add the gradient of one batch, weighted with `1 / parts`."""
         if self._size is None:
             self._size = len(y)
             if self.options.compile:
-                self._learn_the_end(x)
+                self.forward.learn_the_end(x)
         # compiling again for the smaller last batch of an epoch costs more than it saves
         loss_of = self.loss_of if len(y) == self._size else self._loss
         if self.mixed.half is None:

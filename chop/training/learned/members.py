@@ -33,6 +33,10 @@ class Priced(nn.Module):
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         return self._predict(inputs), self.cost(exact=False)
 
+    def learn_the_end(self, inputs: Inputs) -> None:
+        """Run the network once, so that compiled code knows how it ends."""
+        self._predict.learn_the_end(inputs)
+
     def cost(self, *, exact: bool) -> Tensor:
         """Return the weighted sum of the costs of all layers that learn."""
         costs: Any = self.weights.items()

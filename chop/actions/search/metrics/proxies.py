@@ -63,7 +63,7 @@ def _weight_gradients(
     named = trial.model.named_parameters()
     parameters = {n: p.detach().clone().requires_grad_() for n, p in named}
     tensors, task = {**parameters, **copied_buffers(trial.model)}, task_named(context.task)
-    outputs, scores = prediction_and_scores(lambda: _result(trial.model, tensors, copied(x)))
+    outputs, scores, _ = prediction_and_scores(lambda: _result(trial.model, tensors, copied(x)))
     if scores is not None and task.of_scores:
         outputs = scores
     return _gradients(task.loss(outputs.float(), y), parameters)
