@@ -303,6 +303,8 @@ SPECIAL: dict[str, Callable[[Arguments, Any], TorchCall | None]] = {
     "rsub": _reversed_difference,
     "matmul": _matmul,
     "constant_pad_nd": _constant_pad,
+    # torch's function returns one tensor or several, the operator always three
+    "unique_consecutive": lambda arguments, target: None,
 }
 SPECIAL |= dict.fromkeys((f"{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3)), _pool)
 SPECIAL |= dict.fromkeys(ATTRIBUTES, _attribute)
