@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from chop.hardware.unrolled import layer_logic, layers_of
 from chop.hardware.unrolled.checking import logic_codes
 from chop.hardware.unrolled.limits import check_limits
 from chop.integers import IntegerGraph, Lookup, QuantizeInput, Word
-from chop.integers.rounding import SINGLE
 from chop.integers.vectors import boundary_inputs, input_words, random_inputs
 from chop.ir import MaseGraph
-from chop.ir.graph.mase_metadata import mase
 from chop.numerics.affine import Affine
 from chop.onnx import save_model
 from chop.onnx.integers import integer_model

@@ -51,6 +51,10 @@ def instead(text, other):
     return change
 
 
+def rotated(words):
+    return [*words[1:], words[0]]
+
+
 def even_goes_up(x, shift, rule):
     return x, shift, "up" if rule == "even" else rule
 
@@ -144,7 +148,7 @@ FAULTS = {
     # files
     "integer: ties go up": (
         INTEGER, onnx_requantize, "quotient",
-        before(lambda w, x, divisor, shift, rule: (w, x, divisor, *even_goes_up(0, shift, rule)[1:]))),
+        before(lambda *x: (*x[:2], *even_goes_up(*x[2:])))),
     "integer: a limb of the weights is lost": (
         INTEGER, onnx_weighted, "_weight_limbs", after(lambda limbs: limbs[:1])),
     "qcdq: the lowest and the highest code are cut off": (
@@ -162,7 +166,7 @@ FAULTS = {
     "streaming: saturation wraps": (
         STREAMING, RequantizeComponent, "template", instead("if (WRAPS != 0)", "if (1)")),
     "streaming: weights of the next word": (
-        STREAMING, Memory, "words", lambda words: property(lambda self: [*words.func(self)[1:], words.func(self)[0]])),
+        STREAMING, Memory, "words", lambda words: property(after(rotated)(words.func))),
     "streaming: padding of a pool is zero": (
         STREAMING, PoolComponent, "template", instead("IN_WIDTH'(LEAST)", "IN_WIDTH'(0)")),
 }  # fmt: skip

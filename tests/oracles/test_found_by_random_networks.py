@@ -1,0 +1,133 @@
+"""The smallest networks that once differed from their whole numbers in some way, one per cause."""
+
+import pytest
+
+from .random_networks import Network, Step, differences
+
+
+def integer(width, frac, weight=(8, 8), **others):
+    """Formats of an input and a weight."""
+    widths = {"data_in_width": width, "data_in_frac_width": frac}
+    widths |= {"weight_width": weight[0], "weight_frac_width": weight[1]}
+    return {"name": "integer", **widths, **others}
+
+
+def affine(width, scale, **others):
+    return {"name": "affine", "data_in_width": width, "data_in_scale": scale, **others}
+
+
+SCALES = affine(4, (0.25, 0.5, 1.0), data_in_axis=1)
+BIASED = {"bias_width": 2, "bias_frac_width": 8}
+FOUND = {
+    "all values are ties": (
+        "unrolled",
+        Network(
+            (1,),
+            (
+                Step("linear", (0,), {"out_features": 3}, integer(2, 3, (2, 2), **BIASED), seed=467663),
+                Step("linear", (1,), {"out_features": 1}, integer(2, 6, (2, 5), data_in_signed=False)),
+            ),
+            (2,),
+        ),
+    ),
+    "a batch norm and a scale that is no power of two": (
+        "unrolled",
+        Network(
+            (1,),
+            (
+                Step("relu6", (0,), {}, affine(8, 0.015625)),
+                Step("batch_norm", (1,), seed=302398),
+                Step("relu", (2,), {}, affine(8, 0.0027831019833683968)),
+            ),
+            (3,),
+        ),
+    ),
+    "a table after a table without zero": (
+        "unrolled",
+        Network(
+            (1,),
+            (
+                Step("softplus", (0,), {}, integer(8, 6)),
+                Step("silu", (1,), {}, affine(4, 0.03125, data_in_signed=False)),
+                Step(
+                    "mul_number",
+                    (2,),
+                    {"number": -1.5},
+                    integer(8, 7, data_out_width=4, data_out_frac_width=4),
+                ),
+                Step("linear", (3,), {"out_features": 1}, affine(16, 2.25e-05, weight_width=2)),
+            ),
+            (4,),
+        ),
+    ),
+    "a window in the padding alone": (
+        "unrolled",
+        Network(
+            (1, 2),
+            (
+                Step(
+                    "conv",
+                    (0,),
+                    {"out_channels": 1, "kernel_size": 1, "padding": 1},
+                    integer(4, 2),
+                ),
+            ),
+            (1,),
+        ),
+    ),
+    "a padded input that is always far below zero": (
+        "integer",
+        Network(
+            (1, 2),
+            (
+                Step("linear", (0,), {"out_features": 2}, integer(2, 18, (2, 12), bias_width=2, bias_frac_width=2), seed=171618),
+                Step("conv", (1,), {"out_channels": 1, "kernel_size": 2, "padding": 1}, integer(16, 16, (4, 2))),
+            ),
+            (2,),
+        ),
+    ),
+    "two roundings in a row": (
+        "qdq",
+        Network(
+            (1,),
+            (
+                Step("linear", (0,), {"out_features": 1}, integer(8, 3, data_out_width=8, data_out_frac_width=0)),
+                Step("linear", (1,), {"out_features": 1}, integer(8, 5)),
+            ),
+            (2,),
+        ),
+    ),
+    "a clipped mean": ("simulation", Network((3,), (Step("relu", (0,), {}, SCALES),), (1,))),
+}  # fmt: skip
+
+
+@pytest.mark.rtl
+@pytest.mark.parametrize("cause", FOUND)
+def test_networks_that_once_differed_agree(cause, package):
+    for name in ("onnx", "onnxruntime", "alkaid"):
+        package(name)
+    way, network = FOUND[cause]
+    assert not [*map(str, differences(network, ["simulation", way], refusals=True))]
+
+
+@pytest.mark.parametrize(
+    ("first", "shape"),
+    [
+        (Step("sigmoid", (0,), {}, affine(4, 0.25)), (3,)),  # one table for all channels
+        (Step("permute", (0,), {"dims": (0, 2, 1)}), (3, 3)),
+    ],
+)
+def test_scales_per_channel_that_cannot_be_kept_are_refused_in_a_sentence(first, shape):
+    network = Network(shape, (first, Step("relu", (1,), {}, SCALES)), (2,))
+    (found,) = differences(network, ["simulation"], refusals=True)
+    assert found.refusal
+    assert found.what.startswith("node ")
+    assert "scale" in found.what
+
+
+def test_joined_values_take_no_scales_per_channel():
+    joined = Step("concat", (0, 0), {"dim": 1})
+    rounded = Step("softplus", (1,), {}, affine(2, (0.5, 0.25, 0.5, 0.25), data_in_axis=1))
+    (found,) = differences(Network((2,), (joined, rounded), (2,)), ["simulation"], refusals=True)
+    assert found.refusal
+    assert "values that are joined" in found.what
