@@ -16,89 +16,73 @@ def affine(width, scale, **others):
     return {"name": "affine", "data_in_width": width, "data_in_scale": scale, **others}
 
 
+def chain(shape, *steps):
+    """A network of layers one after the other: their kinds, options, formats and seeds."""
+    made = [Step(kind, (i,), options, *rest) for i, (kind, options, *rest) in enumerate(steps)]
+    return Network(shape, tuple(made), (len(made),))
+
+
+def seeded(format, seed):
+    return format, "even", seed
+
+
+DENSE = {"out_features": 1}
 SCALES = affine(4, (0.25, 0.5, 1.0), data_in_axis=1)
-BIASED = {"bias_width": 2, "bias_frac_width": 8}
+FINE = {"bias_width": 2, "bias_frac_width": 8}
+COARSE = {"bias_width": 2, "bias_frac_width": 2}
+OUT = {"data_out_width": 4, "data_out_frac_width": 4}
+FAR = seeded(integer(2, 18, (2, 12), **COARSE), 171618)
+PADDED = {"out_channels": 1, "kernel_size": 1, "padding": 1}
 FOUND = {
     "all values are ties": (
         "unrolled",
-        Network(
+        chain(
             (1,),
-            (
-                Step("linear", (0,), {"out_features": 3}, integer(2, 3, (2, 2), **BIASED), seed=467663),
-                Step("linear", (1,), {"out_features": 1}, integer(2, 6, (2, 5), data_in_signed=False)),
-            ),
-            (2,),
+            ("linear", {"out_features": 3}, *seeded(integer(2, 3, (2, 2), **FINE), 467663)),
+            ("linear", DENSE, integer(2, 6, (2, 5), data_in_signed=False)),
         ),
     ),
     "a batch norm and a scale that is no power of two": (
         "unrolled",
-        Network(
+        chain(
             (1,),
-            (
-                Step("relu6", (0,), {}, affine(8, 0.015625)),
-                Step("batch_norm", (1,), seed=302398),
-                Step("relu", (2,), {}, affine(8, 0.0027831019833683968)),
-            ),
-            (3,),
+            ("relu6", {}, affine(8, 0.015625)),
+            ("batch_norm", {}, *seeded(None, 302398)),
+            ("relu", {}, affine(8, 0.0027831019833683968)),
         ),
     ),
     "a table after a table without zero": (
         "unrolled",
-        Network(
+        chain(
             (1,),
-            (
-                Step("softplus", (0,), {}, integer(8, 6)),
-                Step("silu", (1,), {}, affine(4, 0.03125, data_in_signed=False)),
-                Step(
-                    "mul_number",
-                    (2,),
-                    {"number": -1.5},
-                    integer(8, 7, data_out_width=4, data_out_frac_width=4),
-                ),
-                Step("linear", (3,), {"out_features": 1}, affine(16, 2.25e-05, weight_width=2)),
-            ),
-            (4,),
+            ("softplus", {}, integer(8, 6)),
+            ("silu", {}, affine(4, 0.03125, data_in_signed=False)),
+            ("mul_number", {"number": -1.5}, integer(8, 7, **OUT)),
+            ("linear", DENSE, affine(16, 2.25e-05, weight_width=2)),
         ),
     ),
     "a window in the padding alone": (
         "unrolled",
-        Network(
-            (1, 2),
-            (
-                Step(
-                    "conv",
-                    (0,),
-                    {"out_channels": 1, "kernel_size": 1, "padding": 1},
-                    integer(4, 2),
-                ),
-            ),
-            (1,),
-        ),
+        chain((1, 2), ("conv", PADDED, integer(4, 2))),
     ),
     "a padded input that is always far below zero": (
         "integer",
-        Network(
+        chain(
             (1, 2),
-            (
-                Step("linear", (0,), {"out_features": 2}, integer(2, 18, (2, 12), bias_width=2, bias_frac_width=2), seed=171618),
-                Step("conv", (1,), {"out_channels": 1, "kernel_size": 2, "padding": 1}, integer(16, 16, (4, 2))),
-            ),
-            (2,),
+            ("linear", {"out_features": 2}, *FAR),
+            ("conv", PADDED | {"kernel_size": 2}, integer(16, 16, (4, 2))),
         ),
     ),
     "two roundings in a row": (
         "qdq",
-        Network(
+        chain(
             (1,),
-            (
-                Step("linear", (0,), {"out_features": 1}, integer(8, 3, data_out_width=8, data_out_frac_width=0)),
-                Step("linear", (1,), {"out_features": 1}, integer(8, 5)),
-            ),
-            (2,),
+            ("linear", DENSE, integer(8, 3, data_out_width=8, data_out_frac_width=0)),
+            ("linear", DENSE, integer(8, 5)),
         ),
     ),
-    "a clipped mean": ("simulation", Network((3,), (Step("relu", (0,), {}, SCALES),), (1,))),
-}  # fmt: skip
+    "scales per channel of a ReLU": ("simulation", chain((3,), ("relu", {}, SCALES))),
+}
 
 
 @pytest.mark.rtl
