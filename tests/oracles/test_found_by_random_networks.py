@@ -30,9 +30,11 @@ DENSE = {"out_features": 1}
 SCALES = affine(4, (0.25, 0.5, 1.0), data_in_axis=1)
 FINE = {"bias_width": 2, "bias_frac_width": 8}
 COARSE = {"bias_width": 2, "bias_frac_width": 2}
-OUT = {"data_out_width": 4, "data_out_frac_width": 4}
+OUT = {"data_out_width": 8, "data_out_frac_width": 6}
 FAR = seeded(integer(2, 18, (2, 12), **COARSE), 171618)
-LAST = affine(16, 2.2496186375065008e-05, weight_width=2, data_in_symmetric=True)
+PLAIN = {"out_channels": 1, "kernel_size": 1, "bias": False}
+WINDOWS = {"out_channels": 4, "kernel_size": (2, 2), "padding": (0, 1)}
+BIAS = {"bias_width": 8, "bias_frac_width": 8}
 PADDED = {"out_channels": 1, "kernel_size": 1, "padding": 1}
 FOUND = {
     "all values are ties": (
@@ -55,11 +57,12 @@ FOUND = {
     "a table after a table without zero": (
         "unrolled",
         chain(
-            (1, 1, 1),
-            ("softplus", {}, integer(8, 6)),
-            ("silu", {}, affine(4, 0.03125, data_in_signed=False)),
-            ("mul_number", {"number": -1.5}, integer(8, 7, **OUT)),
-            ("linear", {**DENSE, "bias": False}, *seeded(LAST, 148406)),
+            (1, 2, 1),
+            ("conv", PLAIN, *seeded(integer(2, 5), 945099)),
+            ("conv", WINDOWS, *seeded(integer(8, 8, **BIAS, **OUT), 267041)),
+            ("leaky_relu", {"negative_slope": 0.01}, integer(8, 8)),
+            ("silu", {}, integer(8, 6, data_in_signed=False)),
+            ("linear", {"out_features": 5}, *seeded(integer(8, 7, (8, 7)), 471481)),
         ),
     ),
     "a window in the padding alone": (

@@ -20,7 +20,7 @@ from chop.passes.graph.transforms.integers import weighted_rules
 
 from .random_networks import tried
 
-NETWORKS = 100  # of the seeds from 0, within which each fault is found
+NETWORKS = 200  # of the seeds from 0, within which each fault is found
 AT_ONCE = 10
 SIMULATION, INTEGER, FILE, UNROLLED = (["simulation"], ["integer"], ["qcdq"], ["unrolled"])
 STREAMING = list[str]()  # circuits of Verilator only
