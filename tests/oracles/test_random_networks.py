@@ -3,7 +3,7 @@
 The networks of seeds 0 to 999, each with random and boundary vectors, in 50 tests of 20: the
 simulation, the formats `integer`, `qdq` and `qcdq` in onnxruntime, optimised and not, the networks
 that are read from these files, and the logic of the unrolled circuit by alkaid's interpreter. The
-streaming circuits of 4 networks of each test, 200 in all, and the unrolled ones of 20 networks are
+streaming circuits of 2 networks of each test, 100 in all, and the unrolled ones of 20 networks are
 also simulated by Verilator. `make test` compares 40 simulations.
 """
 
@@ -15,7 +15,7 @@ from .network_ways import WAYS
 from .random_networks import tried
 
 TESTS, SEEDS = 50, 20
-STREAMING = 4  # networks of a test whose streaming circuits are simulated
+STREAMING = 2  # networks of a test whose streaming circuits are simulated
 
 
 def agreed(seeds, **circuits):
