@@ -187,4 +187,4 @@ def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat
     if op != "relu" or "data_out" in formats:
         return formats.get("data_out")
     grid = formats.get("data_in")
-    return grid if grid is not None and grid(0.0) == 0.0 else None  # some formats have no zero
+    return grid if grid is not None and grid.has_zero else None
