@@ -174,13 +174,13 @@ def _bias_codes(bias: Tensor | None, product: Scale) -> tuple[int, Tensor | None
     check_finite(bias, "bias")
     if not product.power_of_two:
         return _near_codes(bias.detach().double().cpu() / product.value.flatten())
-    codes, exponent = dyadic(bias)
-    shift = max(0, int((product.exponent - exponent).max())) if bool(codes.any()) else 0
-    left = exponent - (product.exponent - shift)
-    bits = int(codes.abs().max()).bit_length()
-    if bits + int(left.max()) > 62 or shift > 62:
-        raise ValueError(far_bias(bits + max(shift, int(left.max()))))
-    return shift, codes << left.clamp(min=0)
+    # in steps of each channel, as channels may have biases of very different size
+    steps = torch.ldexp(bias.detach().double().cpu(), -product.exponent.flatten())
+    codes, exponent = dyadic(steps)
+    shift, left = max(0, -exponent), max(0, exponent)
+    if (bits := int(codes.abs().max()).bit_length() + max(shift, left)) > 62:
+        raise ValueError(far_bias(bits))
+    return shift, codes << left
 
 
 def _near_codes(steps: Tensor) -> tuple[int, Tensor]:
