@@ -233,6 +233,9 @@ def _all(symbol: Any) -> Any:
 
 def table(symbol: Any, lowest: int, entries: Numbers) -> Any:
     """Return the entry of a symbol whose values start at `lowest`."""
+    if not symbol.low <= 0 <= symbol.high:
+        # if it comes from a table, alkaid later makes entries zero that do not matter
+        symbol = fresh(symbol)
     first = int(symbol.low)
     size = int((symbol.high - symbol.low) / symbol.step) + 1
     # entries of values that never occur do not matter

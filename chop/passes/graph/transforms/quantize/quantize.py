@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, module_op
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.affine import Affine
+from chop.numerics.affine import CALIBRATED, Affine
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -53,6 +54,8 @@ from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import UnknownName
 
+logger = logging.getLogger(__name__)
+
 QUANTIZEABLE_OP = tuple(
     op.name
     for op in OPS.values()
@@ -61,8 +64,13 @@ QUANTIZEABLE_OP = tuple(
 # keys of a config that are not keys of nodes, and that only layers ignore
 NO_BASELINE = (None, "", "NA")
 IGNORED = ("report", "baseline_weight_path", "load_type")
+# layers that are quantised as a whole, with roundings between their inputs and results
+ROUND_INSIDE = ("attention", "rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell")
+MOST_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
+
+logger = logging.getLogger(__name__)
 
 
 @graph_pass("quantize", "transform", needs=("common",))
@@ -84,25 +92,30 @@ def quantize_transform_pass(
     All configs are checked before anything is changed. LogicNets layers that are not chosen by name
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
-    plan, chosen = _resolved(graph, _plan(graph, by, default, per_key))
+    asked = _plan(graph, by, default, per_key)
+    plan, chosen = resolved(graph, asked)
     warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
-    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
-    modules: dict[str, nn.Module] = {}
-    for node, new in changed.items():
-        if isinstance(new, nn.Module):
-            modules[str(node.target)] = new
-        else:
-            call_instead(node, new, plan[node])
-    for target, module in modules.items():
-        deepsetattr(graph.model, target, module)
-    for node in changed:
-        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
-    graph.fx_graph.lint()
-    graph.model.recompile()
-    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
-    return info | ({"calibrated": shown(chosen)} if chosen else {})
+    return apply_plan(graph, asked, plan, chosen)
+
+
+def _raise_scales(asked: Plan, changed: Mapping[fx.Node, Any]) -> None:
+    """Raise the weight scales of channels whose bias would not fit, and say of which nodes."""
+    raised: dict[str, int] = {}
+    for node, layer in changed.items():
+        if isinstance(layer, Quantized) and isinstance(layer.formats.get("weight"), Affine):
+            made = asked[node].get("weight_scale", CALIBRATED) == CALIBRATED
+            if count := layer.raise_scale_for_bias(made=made):
+                raised[node.name] = count
+    if not raised:
+        return
+    named = ", ".join(f"{name} ({count})" for name, count in raised.items())
+    logger.warning(
+        "pass 'quantize': weight scales were raised, as 32 bits would not hold the bias and the "
+        "sum in steps of input times weight; nodes, with the number of scales: %s",
+        named,
+    )
 
 
 @quantize_transform_pass.law
@@ -172,7 +185,7 @@ def _plan(
     return {node: _with_statistics(node, config) for node, config in plan.items()}
 
 
-def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
+def resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     """Return the configs with numbers for what they leave to calibration, and what was chosen."""
     resolver = Resolver(graph)
     try:
@@ -180,6 +193,27 @@ def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     except ValueError as error:
         at = _first_unresolved(resolver, plan, str(error))
         raise PassArgsError(f"pass 'quantize'{at}: {error}") from error
+
+
+def apply_plan(graph: MaseGraph, asked: Plan, plan: Plan, chosen: list[Chosen]) -> dict[str, Any]:
+    """Quantise nodes as `plan` says, which has numbers for what `asked` leaves to calibration."""
+    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
+    modules: dict[str, nn.Module] = {}
+    for node, new in changed.items():
+        if isinstance(new, nn.Module):
+            modules[str(node.target)] = new
+        else:
+            call_instead(node, new, plan[node])
+    _raise_scales(asked, changed)
+    for target, module in modules.items():
+        deepsetattr(graph.model, target, module)
+    for node in changed:
+        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
+    warn_of_inside([node for node in changed if rounds_inside(node)])
+    graph.fx_graph.lint()
+    graph.model.recompile()
+    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
+    return info | ({"calibrated": shown(chosen)} if chosen else {})
 
 
 def _first_unresolved(resolver: Resolver, plan: Plan, text: str) -> str:
@@ -238,6 +272,25 @@ def warn_of_float(graph: MaseGraph) -> None:
     left_out = [node for node in weights_of_nodes(graph) if _stays_in_float(node)]
     stays = "stays in float", "stay in float"
     warn_of_left_out(graph, "quantised", left_out, _can_be_quantized, stays)
+
+
+def rounds_inside(node: fx.Node) -> bool:
+    """Whether a quantised node rounds values between its inputs and its results."""
+    if isinstance(node.target, QuantizedFunction):
+        return node.target.composed is not None
+    return mase(node).common.mase_op in ROUND_INSIDE
+
+
+def warn_of_inside(nodes: Sequence[fx.Node]) -> None:
+    """Warn of quantised nodes that neither files nor circuits can hold."""
+    if nodes:
+        names = [f"{node.name} ({mase(node).common.mase_op})" for node in nodes]
+        more = f", … {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        logger.warning(
+            "%s%s: values inside are rounded, which no ONNX file and no circuit holds, so that the "
+            "network runs in PyTorch only; leave such nodes in float to export it",
+            *(", ".join(names[:MOST_NAMED]), more),
+        )
 
 
 def _stays_in_float(node: fx.Node) -> bool:
