@@ -20,7 +20,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra onnx: run `make test-
 from . import stages
 
 PARTS = 120  # of the table, one for each test
-CALLS = 5  # of each op with each dtype
+CALLS = 4  # of each op with each dtype
 DTYPES = (torch.float32, torch.int64, torch.bool)
 LEFT_OUT = {
     "memory as it was found": "empty empty_like empty_permuted empty_strided new_empty "
@@ -57,8 +57,8 @@ def failures(op: Any, folder: Path) -> list[tuple[str, str]]:
     found = []
     for dtype, number, sample in calls(op):
         model, given = stages.network(op.op, (sample.input, *sample.args), sample.kwargs)
-        # what torch.export sees does not depend on the numbers
-        for front_end in ("auto", "export") if not number else ("auto",):
+        first = dtype == DTYPES[0] and not number
+        for front_end in ("auto", "export") if first else ("auto",):
             try:
                 stages.check_stages(model, given, front_end, folder / "graph")
             except stages.Wrong as error:
