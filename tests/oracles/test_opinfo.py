@@ -32,6 +32,14 @@ LEFT_OUT = {
 SKIPPED = {name for names in LEFT_OUT.values() for name in names.split()}
 # which of equal numbers comes first
 UNORDERED = ("topk",)
+_NEVER_REFUSED = """
+    add addmm clamp div.floor_rounding einsum exp expand fmod lerp masked_fill matmul maximum
+    nn.functional.adaptive_avg_pool2d nn.functional.conv1d nn.functional.conv2d nn.functional.gelu
+    nn.functional.group_norm nn.functional.interpolate.bilinear nn.functional.layer_norm
+    nn.functional.linear nn.functional.pad.constant nn.functional.relu6 nn.functional.softplus pow
+    remainder repeat reshape sigmoid slice stack where
+"""
+NEVER_REFUSED = tuple(_NEVER_REFUSED.split())
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +55,16 @@ def ops(torch_tests) -> list[Any]:
 def test_a_call_of_an_op_is_right_at_every_stage_or_refused(part, ops, tmp_path):
     wrong = [f"{name}: {said}" for op in ops[part::PARTS] for name, said in failures(op, tmp_path)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", NEVER_REFUSED)
+def test_common_ops_come_out_right(name, ops, tmp_path):
+    (op,) = (op for op in ops if name_of(op) == name)
+    for dtype, _, sample in calls(op):
+        if dtype == DTYPES[0]:
+            model, given = stages.network(op.op, (sample.input, *sample.args), sample.kwargs)
+            assert stages.check_stages(model, given, "auto", tmp_path / "graph") == ""
 
 
 def name_of(op: Any) -> str:
