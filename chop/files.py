@@ -163,6 +163,15 @@ def write_safetensors(
     mode = file.stat().st_mode
     try:
         save_file(dict(tensors), file, metadata=metadata)
+    except KeyError as error:  # a dtype that safetensors lacks
+        dtype = error.args[0]
+        names = [name for name, tensor in tensors.items() if tensor.dtype is dtype]
+        if not names:
+            raise
+        raise ValueError(
+            f"{names[0]!r} is of {dtype}, which safetensors cannot hold; convert it, for instance "
+            f"to {'complex64' if dtype.is_complex else 'float32'}"
+        ) from error
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:

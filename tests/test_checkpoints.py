@@ -163,7 +163,6 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
     ("name", "load_type", "error", "sentence"),
     [
         ("nowhere.pt", "pt", FileNotFoundError, "there is no checkpoint"),
-        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add `load_type='pl'`"),
         ("best.ckpt", "zip", ValueError, "load_type must be pt, pl, mz, hf or auto, not 'zip'"),
         ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
         ("list.ckpt", "pl", ValueError, "not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"),  # noqa: E501

@@ -44,13 +44,15 @@ class IntegerGraph:
     """A quantised network in whole numbers: the reference for everything that implements it.
 
     `run` gives codes and calling it gives floats; `report` lists the nodes. Inputs are floats,
-    which the first nodes round. `notes` says what was left out, such as a softmax at the end.
+    which the first nodes round. `notes` says what was left out, such as a softmax at the end, and
+    `findings` which constants are clipped, and which sums may wrap in a runtime.
     """
 
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     nodes: dict[str, IntegerNode] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)  # numbers that are lost, sums that may wrap
     # nodes of the quantised graph -> the node with their codes, or those with their rounded codes
     values: dict[str, str] = field(default_factory=dict)
     roundings: dict[str, list[tuple[str, Word]]] = field(default_factory=dict)
@@ -194,7 +196,7 @@ class IntegerGraph:
     def report(self) -> str:
         """Return a table of all nodes: ops, widths, codes, steps and accumulator bits."""
         table = tabulate(self.rows(), headers="keys", disable_numparse=True)
-        return "\n".join([table, *self.notes])
+        return "\n".join([table, *self.notes, *self.findings])
 
     def __repr__(self) -> str:
         widest = max(self.accumulator_widths.values(), default=0)

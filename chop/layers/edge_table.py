@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
 from chop.layers.edge_autograd import sums_by_codes
 from chop.layers.edge_codes import EdgeGrid, table_entries
@@ -85,6 +86,17 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
         for ones, zeros in ((self.gain, self.shift), (self.running_var, self.running_mean)):
             ones.fill_(1.0)
             zeros.fill_(0.0)
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        """Return what the tensors must be like, as the kernels find them by these sizes."""
+        edges, outputs = (self.n_in, self.n_out), TensorRule((self.n_out,))
+        per_output = dict.fromkeys(("gain", "shift", "running_mean", "running_var"), outputs)
+        sizes = self._function.sizes(self.hidden)
+        return {
+            **dict.fromkeys(WIDTHS, TensorRule(edges)),
+            **per_output,
+            **{name: TensorRule((*edges, size)) for name, size in sizes.items()},
+        }
 
     @property
     def is_new(self) -> bool:

@@ -208,6 +208,11 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
     def bits(self) -> float:
         return self.width
 
+    @property
+    def has_zero(self) -> bool:
+        self._require_scale()
+        return True  # its code is the zero point
+
     def average_bits(self, shape: Sequence[int]) -> float:
         if self.width == BIAS_WIDTH:  # in steps of the product of two other scales
             return self.bits

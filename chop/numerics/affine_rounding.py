@@ -86,26 +86,35 @@ class AffineLike(Protocol):
 class ScaledAffine:
     """An affine format with its scale and zero point as tensors, such as the buffers of a layer.
 
-    Two of them are equal if they round alike, as far as can be seen without waiting for a GPU.
+    Two of them are equal if they round alike, as far as can be seen without waiting for a GPU:
+    there, if they follow from the same tensors, the `sources`.
     """
 
     deterministic = True
 
     def __init__(
-        self, fmt: AffineLike, scale: Tensor, zero_point: Tensor, *, batched: bool = False
+        self,
+        fmt: AffineLike,
+        scale: Tensor,
+        zero_point: Tensor,
+        *,
+        batched: bool = False,
+        sources: tuple[Tensor, ...] | None = None,
     ) -> None:
         self.fmt, self.batched = fmt, batched
         self.scale, self.zero_point = scale, zero_point
+        self._sources = (scale, zero_point) if sources is None else sources
         self._numbers = _numbers(scale, zero_point)
-        self._version = _version(scale, zero_point) if self._numbers is None else None
+        self._version = _version(self._sources) if self._numbers is None else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScaledAffine) or self.fmt != other.fmt:
             return False
         if self._numbers is not None or other._numbers is not None:
             return self._numbers == other._numbers
-        same = self.scale is other.scale and self.zero_point is other.zero_point
-        return same and self._version is not None and self._version == other._version
+        if self._version is None or self._version != other._version:
+            return False
+        return all(a is b for a, b in zip(self._sources, other._sources, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -191,11 +200,11 @@ def _kind(x: Any) -> str:
     return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
 
 
-def _version(scale: Tensor, zero_point: Tensor) -> tuple[int, int] | None:
+def _version(sources: tuple[Tensor, ...]) -> tuple[int, ...] | None:
     """Return how often tensors were written to; None for those that do not count it."""
-    if not is_plain(scale) or scale.is_inference() or zero_point.is_inference():
+    if not is_plain(sources[0]) or any(source.is_inference() for source in sources):
         return None
-    return scale._version, zero_point._version
+    return tuple(source._version for source in sources)
 
 
 def _numbers(scale: Tensor, zero_point: Tensor) -> Numbers | None:

@@ -104,6 +104,11 @@ class NumberFormat(abc.ABC):
     def smallest(self) -> float:
         """The smallest positive value; zero for formats that scale with the data."""
 
+    @property
+    def has_zero(self) -> bool:
+        """Whether zero is one of the values; it is not for some formats."""
+        return bool(self(0.0) == 0.0)
+
     def average_bits(self, shape: Sequence[int]) -> float:
         """Storage bits per element of a tensor of that shape, including incomplete blocks."""
         return self.bits

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
+import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,32 +26,48 @@ SHARED = "Attempt to replace the existing tensor"
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
 
-def session_options(*, threads: int = 1, optimize: bool = True) -> Any:
-    """Return options with fixed threads; int8 products are exact on every x86 CPU.
+def session_options(*, threads: int | None = 1, optimize: bool = True) -> Any:
+    """Return options with fixed threads (None: onnxruntime's own choice).
+
+    Int8 products are exact on every x86 CPU.
 
     Without VNNI, kernels add two products in 16 bits, which saturate, unless
-    `session.x64quantprecision` is set.
+    `session.x64quantprecision` is set. With VNNI it would only halve the speed.
     """
     onnxruntime = _package()
-    if threads < 1:
+    if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
     options.log_severity_level = FATAL_ONLY
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    if saturates_products():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     levels = onnxruntime.GraphOptimizationLevel
     level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     options.graph_optimization_level = level
     return options
 
 
+def saturates_products(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether this is an x86 CPU that lacks VNNI, or does not say whether it has it."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    try:
+        flags = cpu_info.read_text()
+    except OSError:
+        return True
+    return not re.search(r"\b(avx512_vnni|avx_vnni)\b", flags)
+
+
 class Runtime:
     """A session of onnxruntime on the CPU, for a file or an `onnx.ModelProto`."""
 
-    def __init__(self, file: str | Path | Any, *, threads: int = 1, optimize: bool = True) -> None:
+    def __init__(
+        self, file: str | Path | Any, *, threads: int | None = 1, optimize: bool = True
+    ) -> None:
         options = session_options(threads=threads, optimize=optimize)
         self.session = open_session(file, options)
         self.inputs = {i.name: i for i in self.session.get_inputs()}

@@ -241,6 +241,36 @@ def test_a_layer_with_hooks_is_refused():
         graph.to_integers()
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("eps", [1e-5], r"has eps = \[1e-05\], which is no number; make the layer again"),
+        (
+            "running_var",
+            torch.ones(1),
+            r"normalises 4 channels with tensors of the shapes .*; give",
+        ),
+    ],
+)
+def test_a_norm_with_damaged_numbers_is_refused(key, value, said):
+    norm = nn.BatchNorm1d(4)
+    graph = quantised(nn.Sequential(fc(), norm, fc()), (4,), LINEAR)
+    setattr(graph.model.get_submodule("1"), key, value)
+    with pytest.raises(TypeError, match=f"node '_1' {said}"):
+        graph.to_integers()
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
+def test_scales_per_channel_of_moved_values_are_refused(shape):
+    scales = [0.1 + 0.1 * place for place in range(8)]
+    config = {"name": "affine", "data_in_width": 8, "data_in_scale": scales, "data_in_axis": 1}
+    config |= {"weight_width": 8}
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(8))
+    graph = quantised(model, shape, {"by": "type", "batch_norm1d": {"config": config}})
+    with pytest.raises(TypeError, match="node '_0' moves values before they are rounded to one"):
+        graph.to_integers()
+
+
 def test_a_layer_variant_without_a_meaning_is_refused():
     config = {f"{operand}_width": 1 for operand in ("data_in", "weight")}
     config |= {f"{operand}_stochastic": False for operand in ("data_in", "weight")}

@@ -13,11 +13,18 @@ from tabulate import tabulate
 
 from chop.actions.certificate.artefacts import artefacts
 from chop.actions.certificate.machine import machine, versions
-from chop.actions.certificate.onnx_way import onnx_column, onnx_files
+from chop.actions.certificate.onnx_way import onnx_columns, onnx_files
 from chop.actions.certificate.simulation_way import bounds_of, simulation_column
 from chop.actions.certificate.vectors import checksum
 from chop.actions.certificate.verilog_way import has_circuit, verilog_column
-from chop.actions.certificate.ways import WAYS, Column, Subject, Way, integers_column
+from chop.actions.certificate.ways import (
+    WAYS,
+    Column,
+    Subject,
+    Way,
+    integers_column,
+    way_of,
+)
 from chop.actions.onnx_models import ONNX
 
 __all__ = ["FORMAT", "Certificate", "certified", "chosen_ways", "missing_ways"]
@@ -41,7 +48,7 @@ class Certificate:
         metric = self.record["network"]["metric"].capitalize()
         rows = [
             {
-                "Way": column["way"],
+                "Way": way_of(column),
                 "File": column["file"] or "",
                 metric: "" if column["score"] is None else f"{column['score']:.4f}",
                 "Mismatches": _mismatches(column),
@@ -95,6 +102,8 @@ def certified(
 
     `network` is the saved graph, and `earlier` a certificate.
     """
+    for finding in subject.integers.findings:
+        logger.warning("%s", finding)
     files = [asdict(each) for each in artefacts(subject.folder, network, ways)]
     columns, bounds = _columns(subject, ways)
     difference = _difference(subject, columns, earlier) or _not_compared(columns, required)
@@ -119,6 +128,7 @@ def certified(
         "vectors": subject.vectors.described(),
         "codes": checksum(subject.expected),
         "bounds": bounds,
+        "findings": list(subject.integers.findings),
         "ways": [column.described(subject.vectors) for column in columns],
         "missing": dict(missing or {}),
         "versions": versions(_verilator(subject) if "verilog" in ways else None),
@@ -143,7 +153,7 @@ def _columns(subject: Subject, ways: Sequence[Way]) -> tuple[list[Column], dict[
         elif way == "onnx":
             for path in onnx_files(subject.folder, subject.file):
                 logger.info("Running %s vectors through %s...", count, subject.inside(path))
-                columns.append(onnx_column(subject, path))
+                columns += onnx_columns(subject, path)
         else:
             logger.info("Running %s vectors through the circuit in Verilator...", count)
             columns.append(verilog_column(subject))

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.actions.certificate.ways import Column, Compared, Difference, Subject, compared
+from chop.actions.certificate.ways import (
+    DEPLOYED,
+    PLAIN,
+    Column,
+    Compared,
+    Difference,
+    Subject,
+    compared,
+)
 from chop.actions.onnx_models import ONNX
 from chop.files import is_onnx_file, part_folder
 from chop.integers import IntegerGraph
@@ -22,12 +30,17 @@ from chop.onnx.qonnx_runtime import QonnxRuntime, why_not_run
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto
 from chop.onnx.runtime import QONNX, Array, Runtime, input_dtype
-from chop.passes.graph.analysis.verify_integers import on_grid, tolerance
+from chop.passes.graph.analysis.layer_checks import on_grid, tolerance
 
-__all__ = ["OnnxFile", "onnx_column", "onnx_files"]
+__all__ = ["OnnxFile", "onnx_columns", "onnx_files"]
 
 FLOAT_FORMAT = "onnx"  # the format of a network that is not quantised
 AGAIN = "export it again with ch export"
+BY_OPTIMISER = "it agrees if onnxruntime does not optimise: its optimiser changes the results"
+TIES = (
+    "its steps are measured floats, which onnxruntime multiplies with in float32: a value near a "
+    "tie may round the other way; `ch export --format integer` has no such difference"
+)
 NEAR_WHOLE = 2.0**-20  # of a code: how far a float output may be from it, if steps are no powers
 
 
@@ -94,15 +107,29 @@ def onnx_files(folder: Path, model: Path | None = None) -> list[Path]:
     return [model, *found] if model is not None and is_other else found
 
 
-def onnx_column(subject: Subject, path: Path) -> Column:
-    """Return the column of one file."""
-    file, name = OnnxFile.read(path), subject.inside(path)
+def onnx_columns(subject: Subject, path: Path) -> list[Column]:
+    """Return the columns of one file: as it is deployed, and without onnxruntime's optimiser."""
+    file = OnnxFile.read(path)
+    if file.has_quant_nodes:
+        return [_column(subject, file, None)]
+    deployed = _column(subject, file, DEPLOYED)
+    if deployed.mismatches is None:
+        return [replace(deployed, session=None)]
+    plain = replace(_column(subject, file, PLAIN), faults=(), network=None)
+    if deployed.mismatches and not plain.mismatches:
+        deployed = replace(deployed, notes=(*deployed.notes, BY_OPTIMISER))
+    return [deployed, plain]
+
+
+def _column(subject: Subject, file: OnnxFile, how: str | None) -> Column:
+    """Return the column of a file in one kind of session."""
+    name = subject.inside(file.path)
     if file.has_quant_nodes and (reason := why_not_run(file.model)):
         note = f"it is not run: {reason}"
         return Column(
             "onnx", name, faults=_stale(subject, file), notes=(note,), network=file.network
         )
-    session = Session(file)
+    session = Session(file, how)
     batches = [session.run(batch) for batch in subject.vectors.batches()]
     outputs = {name: np.concatenate([batch[name] for batch in batches]) for name in session.outputs}
     if file.format == FLOAT_FORMAT and file.network is None:
@@ -116,17 +143,25 @@ def onnx_column(subject: Subject, path: Path) -> Column:
         codes = _in_steps(file, session.outputs, outputs, subject.integers)
     result = compared(subject.expected, codes, _wrong(file, subject, codes))
     notes = [] if file.network else ["it does not say which network it was made from"]
+    if result.mismatches and not file.has_codes and _has_measured_steps(subject.integers):
+        notes.append(TIES)
     return Column(
         "onnx",
         name,
+        how,
         score=subject.score_codes(codes[0]),
         mismatches=result.mismatches,
         wrong_vectors=result.wrong_vectors,
-        first=_first(subject, file, result),
+        first=_first(subject, file, how, result),
         faults=_stale(subject, file),
         notes=tuple(notes),
         network=file.network,
     )
+
+
+def _has_measured_steps(integers: IntegerGraph) -> bool:
+    """Return whether codes are multiplied by quotients of floats."""
+    return any(getattr(node.op, "multiplier", None) is not None for node in integers.nodes.values())
 
 
 def _stale(subject: Subject, file: OnnxFile) -> tuple[str, ...]:
@@ -138,15 +173,20 @@ def _stale(subject: Subject, file: OnnxFile) -> tuple[str, ...]:
 
 
 class Session:
-    """A network in onnxruntime, on one thread of the CPU, with all optimisations.
+    """A network in onnxruntime on the CPU.
 
-    Files of QONNX run in qonnx's executor.
+    As it is deployed, with all optimisations and the usual threads, or on one thread and not
+    optimised. Files of QONNX run in qonnx's executor.
     """
 
-    def __init__(self, file: OnnxFile) -> None:
+    def __init__(self, file: OnnxFile, how: str | None) -> None:
         self.path = file.path
-        qonnx = file.has_quant_nodes
-        self.runtime = QonnxRuntime(file.path) if qonnx else Runtime(file.path)
+        if file.has_quant_nodes:
+            self.runtime: QonnxRuntime | Runtime = QonnxRuntime(file.path)
+        elif how == PLAIN:
+            self.runtime = Runtime(file.path, optimize=False)
+        else:
+            self.runtime = Runtime(file.path, threads=None)
         self.outputs = self.runtime.outputs
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Array]:
@@ -240,7 +280,9 @@ def _differs(
     return ~(distance <= tolerance(own.double()))
 
 
-def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | None:
+def _first(
+    subject: Subject, file: OnnxFile, how: str | None, result: Compared
+) -> Difference | None:
     """Return the first node whose codes differ in the first wrong vector, or the output."""
     integers = subject.integers
     output = result.difference(integers.outputs[result.output])
@@ -250,7 +292,7 @@ def _first(subject: Subject, file: OnnxFile, result: Compared) -> Difference | N
     wanted = dict(_values_of_nodes(file, integers))
     try:
         with _with_outputs(file, [*wanted]) as path:
-            values = Session(replace(file, path=path)).run(inputs)
+            values = Session(replace(file, path=path), how).run(inputs)
     except ValueError:  # a value that cannot be an output
         return output
     codes = integers.trace(**inputs)

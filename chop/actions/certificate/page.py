@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from chop.actions.certificate.ways import shown
+from chop.actions.certificate.ways import shown, way_of
 from chop.actions.search.results.page.markup import Html, join, table, tag
 
 __all__ = ["certificate_page"]
@@ -54,6 +54,7 @@ def certificate_page(record: Mapping[str, Any]) -> str:
             _section("Results", _results(record)),
             _section("Vectors", _facts(_vectors(record))),
             _section("Bounds", _bounds(record["bounds"])),
+            *_findings(record),
             _section("Files", _files(record)),
             _section("Made with", _facts(_made_with(record))),
             _section("Run it again", tag("p", tag("code", record["command"]))),
@@ -92,7 +93,7 @@ def _results(record: Mapping[str, Any]) -> Html:
         "faults": ["; ".join(way["faults"]) for way in ways],
         "notes": ["; ".join(way["notes"]) for way in ways],
     }
-    head = ["", *(way["way"] for way in ways), *record["missing"]]
+    head = ["", *(way_of(way) for way in ways), *record["missing"]]
     empty = ["missing" for _ in record["missing"]]
     rows = {
         name: row + (empty if name == "mismatches" else [""] * len(empty))
@@ -152,6 +153,12 @@ def _bounds(bounds: Mapping[str, Any]) -> Html:
     ]
     head = ["node", "op", "type", "codes", "accumulator bits", "equality", "mismatches"]
     return join([tag("p", about), table("Bounds of all layers", head, rows)])
+
+
+def _findings(record: Mapping[str, Any]) -> list[Html]:
+    """Return what analysis says of numbers that are lost and sums that may wrap."""
+    found = [tag("p", _capital(finding) + ".") for finding in record["findings"]]
+    return [_section("Findings", join(found))] if found else []
 
 
 def _files(record: Mapping[str, Any]) -> Html:

@@ -18,7 +18,7 @@ OTHERWISE = "or give MODEL and DATASET with --load"
 # what decides which vectors are compared; no code, as a certificate may come from a stranger
 RECORDED = (
     *("task", "against", "samples", "random_vectors", "seed", "data_path", "standardize"),
-    *("legacy_val", "max_token_len", "load_type"),
+    *("legacy_val", "max_token_len", "load_type", "size"),
 )
 
 
@@ -41,7 +41,15 @@ def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
     load = flags.get("load_name") or str(_network(folder, repeated.pop("load_name", None)))
     load_type = flags.get("load_type") or repeated.pop("load_type", "mz")
     made = {"load_name": load, "load_type": load_type}
-    return {**repeated, **flags, **own, **made, **_names(Path(load), load_type)}
+    names = _names(Path(load), load_type)
+    words = f"ch verify {names['model']} {names['dataset']} --load {load}"
+    if is_onnx_file(names["model"]) and not _is_in(folder, names["model"]):
+        raise ConfigError(
+            f"{load} names the file {names['model']}, which is not opened because a graph names "
+            f"it; if you want that, call {words}"
+        )
+    _check_data(names["dataset"], Path(load), words, {**repeated, **flags})
+    return {**repeated, **flags, **own, **made, **names}
 
 
 def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,10 +78,30 @@ def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"{file} does not say which data set it was made for; call ch verify {file} DATASET"
         )
+    _check_data(dataset, file, f"ch verify {file} {dataset}", flags)
     project_dir, name = Path(flags.get("project_dir") or default_project_dir()), file.stem
     own = {"model": str(file), "dataset": dataset, "project": flags.get("project") or name}
     repeated = _repeated(project_dir.expanduser() / own["project"]) if flags.get("again") else {}
     return {**repeated, **flags, **own}
+
+
+def _is_in(folder: Path, file: str) -> bool:
+    return Path(file).expanduser().resolve().is_relative_to(folder.resolve())
+
+
+def _check_data(dataset: str, file: Path, words: str, flags: Mapping[str, Any]) -> None:
+    """Refuse a data set that would be downloaded because a file names it."""
+    from chop.dataset import DATASETS
+    from chop.files import cache_folder
+
+    spec = DATASETS.get(dataset)
+    if spec is None or not spec.is_downloaded or flags.get("data_path"):
+        return
+    if not any((cache_folder() / spec.info.name).glob("*")):
+        raise ConfigError(
+            f"{file} names the data set {dataset}, which is not downloaded because a file names "
+            f"it; if you want that, call {words}"
+        )
 
 
 def _folder(name: str, project_dir: Path) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from chop.actions.certificate.ways import Column, Difference, Subject
 from chop.actions.samples import model_outputs
-from chop.passes.graph.analysis.verify_integers import LayerCheck, compare_simulation
+from chop.passes.graph.analysis.layer_checks import LayerCheck
+from chop.passes.graph.analysis.verify_integers import compare_simulation
 from chop.passes.graph.describe.interpreter import input_values
 
 __all__ = ["bounds_of", "simulation_column"]
@@ -18,31 +20,29 @@ def simulation_column(subject: Subject) -> tuple[Column, Bounds]:
     """Return the column of the simulation, and what interval analysis says of each layer."""
     graph, integers = subject.graph, subject.integers
     batches = (input_values(graph, batch, "vectors") for batch in subject.vectors.batches())
-    layers, whole = compare_simulation(graph, integers, batches)
-    exact = all(layer.proven for layer in layers.values())
+    compared = compare_simulation(graph, integers, batches)
     notes = []
-    if not whole.values:
+    if not compared.whole.values:
         notes.append(f"its outputs are not compared, as {'; '.join(integers.notes)}")
-    elif whole.mismatches and not exact:
+    elif compared.single is not compared.whole and compared.single.mismatches:
         notes.append(
-            f"float32 rounds sums of layers that are not proven, so that {whole.mismatches:,} of "
-            f"{whole.values:,} outputs differ; these layers are compared in float64"
+            f"float32 rounds sums of layers that are not proven, so that "
+            f"{compared.single.mismatches:,} of {compared.single.values:,} outputs differ; these "
+            f"layers and the outputs are compared in float64"
         )
-    checks = [*layers.values(), *([whole] if exact else [])]
-    wrong = next((check for check in checks if check.mismatches), None)
     column = Column(
         "simulation",
         score=subject.score(model_outputs(graph.model, subject.vectors.data(), subject.batch_size)),
-        mismatches=sum(check.mismatches for check in checks),
-        first=None if wrong is None else _difference(wrong),
+        mismatches=compared.mismatches,
+        first=None if compared.first is None else _difference(compared.first),
         notes=tuple(notes),
     )
-    return column, _bounds(subject, layers)
+    return column, _bounds(subject, compared.layers)
 
 
 def bounds_of(subject: Subject) -> Bounds:
     """Return what interval analysis says of each layer, without running any vector."""
-    return _bounds(subject, compare_simulation(subject.graph, subject.integers, ())[0])
+    return _bounds(subject, compare_simulation(subject.graph, subject.integers, ()).layers)
 
 
 def _difference(check: LayerCheck) -> Difference:
@@ -51,7 +51,7 @@ def _difference(check: LayerCheck) -> Difference:
     return Difference(check.node, first.sample, first.place, first.expected, first.got)
 
 
-def _bounds(subject: Subject, layers: dict[str, LayerCheck]) -> Bounds:
+def _bounds(subject: Subject, layers: Mapping[str, LayerCheck]) -> Bounds:
     """Return which layers are proven: float32 is exact, as no sum reaches 2^24 steps."""
     rows = []
     for name, layer in layers.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,8 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.training.tasks import TrainingTask
 
 __all__ = [
+    "DEPLOYED",
+    "PLAIN",
     "WAYS",
     "Column",
     "Compared",
@@ -29,10 +31,12 @@ __all__ = [
     "compared",
     "inside",
     "shown",
+    "way_of",
 ]
 
 Way = Literal["simulation", "integers", "onnx", "verilog"]
 WAYS: tuple[Way, ...] = get_args(Way)
+DEPLOYED, PLAIN = "optimised", "not optimised"  # sessions of onnxruntime
 LABELS: dict[Way, str] = {
     "simulation": "the float simulation",
     "integers": "the integer graph",
@@ -70,6 +74,7 @@ class Column:
 
     way: Way
     file: str | None = None  # relative to the project
+    session: str | None = None  # how onnxruntime ran it
     score: float | None = None
     mismatches: int | None = None
     wrong_vectors: int | None = None
@@ -80,7 +85,8 @@ class Column:
 
     @property
     def label(self) -> str:
-        return LABELS[self.way] + (f" {self.file}" if self.file else "")
+        how = f" ({self.session})" if self.session == PLAIN else ""
+        return LABELS[self.way] + (f" {self.file}" if self.file else "") + how
 
     @property
     def differs(self) -> bool:
@@ -156,7 +162,7 @@ class Subject:
 
     @property
     def builds(self) -> Path:
-        """The directory for simulators of circuits: not in the project, which others may write."""
+        """The directory for runs and logs of simulators: not in the project, for its owner."""
         return cache_folder() / "simulations"
 
     @cached_property
@@ -189,6 +195,12 @@ def inside(path: Path, folder: Path) -> str | None:
     """Return a path relative to the directory that it is in; None if it is elsewhere."""
     whole, root = path.absolute(), folder.absolute()
     return whole.relative_to(root).as_posix() if root in whole.parents else None
+
+
+def way_of(column: Mapping[str, Any]) -> str:
+    """Return what a column of a record is called; older records have no sessions."""
+    session = column.get("session")
+    return f"{column['way']}, {session}" if session else str(column["way"])
 
 
 def shown(code: float) -> str:

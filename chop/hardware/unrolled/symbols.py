@@ -121,6 +121,18 @@ def cut(symbol: Any, bits: int) -> Any:
     return symbol.quantize(0, bits, 0, "WRAP", "TRN")
 
 
+def is_sign(symbol: Any) -> bool:
+    """Return whether a symbol is 0 or one negative number: a sign without other bits."""
+    signed, whole, fraction = (int(x) for x in symbol.kif)
+    return bool(signed) and signed + whole + fraction == 1
+
+
+def negated_sign(symbol: Any) -> Any:
+    """Return minus a symbol that is only a sign: the same bit, without sign."""
+    _, whole, fraction = (int(x) for x in symbol.kif)
+    return symbol.quantize(0, whole + 1, fraction, "WRAP", "TRN")
+
+
 def plus(symbol: Any, other: Any) -> Any:
     """Return the sum of two symbols, or of a symbol and a whole number of any size."""
     if not isinstance(other, int):
@@ -221,6 +233,9 @@ def _all(symbol: Any) -> Any:
 
 def table(symbol: Any, lowest: int, entries: Numbers) -> Any:
     """Return the entry of a symbol whose values start at `lowest`."""
+    if not symbol.low <= 0 <= symbol.high:
+        # if it comes from a table, alkaid later makes entries zero that do not matter
+        symbol = fresh(symbol)
     first = int(symbol.low)
     size = int((symbol.high - symbol.low) / symbol.step) + 1
     # entries of values that never occur do not matter

@@ -336,10 +336,11 @@ class _Run:
         return self._phase(models, steps=self.options.retrain, prices=None, rate=rate)
 
     def _phase(self, models: Sequence[nn.Module], **how: Any) -> TrainingPhase:
-        members = Members(models, self.options.weights, self.place.device)
-        batches = MemberBatches(
-            self.feed, members.count, self.options.seed + self.number, self.teacher
-        )
+        members = Members(models, self.options.weights, self.place.device, self.task)
+        if self.options.compile:
+            members.skeleton.learn_the_end(self.feed.few()[0])
+        seed = self.options.seed + self.number
+        batches = MemberBatches(self.feed, members.count, seed, self.teacher, self.task)
         return TrainingPhase(members, batches, self.options, self.task, **how)
 
     def _run(

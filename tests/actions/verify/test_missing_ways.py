@@ -49,7 +49,7 @@ def test_the_command_in_a_certificate_adds_the_way(here, project):
     code, out, err = here(*added_by(certificate(project)["missing"]["onnx"]))
     assert code == 0, out + err
     assert here("verify", project, *FEW, "--against", "onnx", "--against", "simulation")[0] == 0
-    assert [way["file"] for way in certificate(project)["ways"]] == [None, None, ONNX]
+    assert [way["file"] for way in certificate(project)["ways"]] == [None, None, ONNX, ONNX]
     assert certificate(project)["missing"] == {}
 
 
@@ -121,7 +121,7 @@ def test_a_file_in_a_project_is_verified_as_that_project(here, project):
     file = exported(here, project, "qcdq")
     code, out, err = here("verify", file, *FEW)
     assert code == 0, out + err
-    assert [way["way"] for way in certificate(project)["ways"]] == ["integers", "onnx"]
+    assert [way["way"] for way in certificate(project)["ways"]] == ["integers", "onnx", "onnx"]
 
 
 def test_a_file_outside_a_project_is_compared_with_the_network_that_is_read_from_it(

@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from chop.integers import LinearCodes
 
@@ -22,10 +23,47 @@ from .projects import (
 def test_a_right_onnx_file_has_no_mismatch_and_the_score_of_the_integers(here, with_onnx):
     code, out, err = here("verify", with_onnx, *FEW, "--against", "onnx")
     assert code == 0, out + err
-    integers, onnx = certificate(with_onnx)["ways"]
-    assert (onnx["file"], onnx["mismatches"], onnx["faults"]) == (ONNX, 0, [])
-    assert onnx["score"] == integers["score"]
+    integers, *sessions = certificate(with_onnx)["ways"]
+    assert [way["session"] for way in sessions] == ["optimised", "not optimised"]
+    for way in sessions:
+        assert (way["file"], way["mismatches"], way["faults"]) == (ONNX, 0, [])
+        assert way["score"] == integers["score"]
+    assert "onnx, not optimised" in (with_onnx / "certificate.html").read_text()
     assert ONNX in [row["file"] for row in certificate(with_onnx)["artefacts"]]
+
+
+def test_what_only_the_optimiser_of_onnxruntime_changes_is_said_to_be_that(
+    here, with_onnx, monkeypatch
+):
+    from chop.actions.certificate import onnx_way
+
+    class Optimised(onnx_way.Runtime):
+        def __init__(self, file, *, threads=1, optimize=True):
+            super().__init__(file, threads=threads, optimize=optimize)
+            self.shift = int(optimize)
+
+        def run(self, inputs):
+            return {name: x + x.dtype.type(self.shift) for name, x in super().run(inputs).items()}
+
+    monkeypatch.setattr(onnx_way, "Runtime", Optimised)
+    said = failed(here, with_onnx, "--against", "onnx")
+    assert said.startswith(f"ch: the ONNX file {ONNX} differs from the integer graph")
+    _, deployed, plain = certificate(with_onnx)["ways"]
+    assert deployed["mismatches"] > plain["mismatches"] == 0
+    assert "its optimiser changes the results" in deployed["notes"][-1]
+
+
+def test_a_constant_that_is_clipped_is_in_the_certificate(here, project):
+    file = project / SAVED / "state_dict.safetensors"
+    tensors = load_file(file)
+    next(t for n, t in tensors.items() if n.endswith("bias") and t.ndim == 1)[0] = 100.0
+    save_file(tensors, file, metadata={"format": "pt"})
+    code, out, err = here("verify", project, *FEW)
+    assert code == 0, out + err
+    (finding,) = certificate(project)["findings"]
+    assert "numbers of its bias are clipped by their format" in finding
+    assert finding in err
+    assert "are clipped by their format" in (project / "certificate.html").read_text()
 
 
 def test_a_corrupted_weight_in_an_onnx_file_is_named_by_its_node(here, with_onnx):

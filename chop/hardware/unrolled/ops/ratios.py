@@ -73,7 +73,8 @@ def shortest_product(
     ends = (low, bottom if bottom == first else None, high, top if top == last else None)
     reach = max(abs(low), abs(high)).bit_length()
     found: list[ShortProduct] = []
-    for shift in range(62 - reach - ratio.numerator.bit_length()):
+    widest = max(abs(bottom), abs(top) + 1).bit_length()  # of int64, while they are shifted
+    for shift in range(62 - max(reach, widest)):
         if found and shift > found[0].shift + EXTRA:
             break
         exact = (ratio.numerator << shift) // ratio.denominator

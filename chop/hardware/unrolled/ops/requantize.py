@@ -105,6 +105,12 @@ def _quotient(symbol: Any, ratio: Ratio, limits: Limits) -> Any:
     if (short := shortest_product(ratio, *limits)) is not None:
         return _short(symbol, short)
     denominator = ratio.denominator
+    ends = (code * ratio.numerator + ratio.addend for code in limits[:2])
+    if any(end.bit_length() >= symbols.MOST_BITS for end in ends):
+        raise TooWide(
+            f"multiplies and rounds by a product of more than {symbols.MOST_BITS} bits; use a "
+            f"narrower format, or a scale that is a power of two"
+        )
     if is_power(denominator):
         product = symbols.affine(symbol, ratio.numerator, ratio.addend)
         return shifted(product, denominator.bit_length() - 1, ratio.rounding)
@@ -139,6 +145,9 @@ def shifted(symbol: Any, shift: int, rounding: Rounding) -> Any:
     moved = symbol * 2.0**-shift
     if shift <= 0:
         return moved
+    if rounding == "even" and (moved + 0.5).kif[2] < moved.kif[2]:
+        # all values are ties, or as near to one: alkaid would look for the bits of another sum
+        moved = symbols.fresh(moved)
     signed, whole, _ = moved.kif
     # one bit more, as rounding up may carry
     return moved.quantize(signed, max(whole, 0) + 1, 0, "WRAP", ROUND_MODES[rounding])

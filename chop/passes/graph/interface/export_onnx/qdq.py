@@ -16,6 +16,7 @@ from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant, storage_type
 from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
+from chop.passes.graph.interface.export_onnx.ties import NO_BOUND, odd_ties
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
 
 __all__ = ["Qdq"]
@@ -81,7 +82,9 @@ class Qdq:
         key = (call.writer.first_name(x), fmt)
         if key not in self.known:
             self.known[key] = self._coded(call, x, fmt, len(facts.shape))
-        return self._decoded(call, self.known[key])
+        result = self._decoded(call, self.known[key])
+        self.known[result, fmt] = self.known[key]  # rounding it again gives the same codes
+        return result
 
     def _decoded(self, call: OpCall, coded: Coded) -> str:
         names = (coded.codes, coded.scale, coded.zero)
@@ -116,6 +119,8 @@ class Qdq:
         zero = call.builder.constant(codes.zero.astype(dtype))
         if codes.width > 8:
             x = self._clipped_before(call, x, codes, step)
+        elif odd_ties(call.builder, x, step, codes.zero):
+            x = call.add("Max", x, call.constant(NO_BOUND))
         coded = call.add("QuantizeLinear", x, call.constant(step), zero, axis=codes.axis)
         low = int(codes.zero) if relu else codes.low
         if codes.width <= 8 and (codes.width != 8 or codes.symmetric or relu):

@@ -23,6 +23,7 @@ from chop.integers import (
     TooWide,
     Word,
 )
+from chop.integers.wrapping import sums_that_may_wrap
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
@@ -45,7 +46,7 @@ from chop.passes.graph.transforms.integers.values import (
     refuse,
     tabled_value,
 )
-from chop.passes.graph.transforms.integers.weights import dyadic
+from chop.passes.graph.transforms.integers.weights import clipped, dyadic
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
 
 Rule = Callable[["NodeCall", "Converter"], Value]
@@ -171,6 +172,7 @@ class Converter:
             elif is_tensor(node) and not returns(node):
                 self._compute(node)
         self._note_values()
+        self.integers.findings += sums_that_may_wrap(self.integers)
         return self.integers
 
     def _note_values(self) -> None:
@@ -299,9 +301,27 @@ class Converter:
             rounding = (
                 call.module.rounding(operand, fmt) if isinstance(call.module, Quantized) else fmt
             )
-            return self.constant(rounding(value.tensor), call)
+            constant = rounding(value.tensor)
+            self.note_clipped(call, operand, value.tensor, constant, fmt)
+            return self.constant(constant, call)
         word = self.word(fmt, operand, call)
         return self.in_word(value, word, f"{call.node.name}_{operand.removeprefix('data_')}", call)
+
+    def note_clipped(
+        self,
+        call: NodeCall,
+        operand: str,
+        values: Tensor,
+        rounded: Tensor,
+        fmt: NumberFormat | None,
+    ) -> None:
+        """Write down a constant that its format does not hold."""
+        if count := clipped(values, rounded, fmt):
+            self.integers.findings.append(
+                f"node {call.node.name!r}: {count} of {values.numel()} numbers of its {operand} "
+                f"are clipped by their format, here and in every file and circuit; give it more "
+                f"bits, or a larger step"
+            )
 
     def in_word(self, value: Known | Unrounded, word: Word, name: str, call: NodeCall) -> Known:
         """Return a value rounded to a word."""

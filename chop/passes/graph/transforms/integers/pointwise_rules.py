@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +27,7 @@ from chop.integers import (
     SubtractCodes,
     Word,
 )
+from chop.integers.codes import MOST_BITS
 from chop.integers.scale import simple_fraction
 from chop.ir.ops import OPS, has_trait
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
@@ -34,6 +36,12 @@ from chop.passes.graph.transforms.integers.values import Constant, Known, Unroun
 
 TABLE_BITS = 16
 END = 2**62  # beyond any code
+SCALES_MOVE = (
+    "moves values before they are rounded to one scale per channel; round them before it, or use "
+    "one scale for the whole tensor"
+)
+FINER_BITS = 20  # by which the bounds of a clamp that nobody rounds are nearer than a step
+Ends = tuple[Fraction | None, Fraction | None] | list[Fraction | None]
 
 
 def after_rounding(
@@ -55,7 +63,10 @@ def after_rounding(
             raise call.refusal(
                 f"takes {before.what} in float, and the format after it wraps; quantise this node"
             )
-        return make(before.in_word(_before_moving(word, call)))
+        known = make(before.in_word(_before_moving(word, call, moves)))
+        if not to.codes(known).scale.same(word.scale):
+            raise call.refusal(SCALES_MOVE)
+        return known
 
     exact = before.exact
     return Unrounded(
@@ -66,9 +77,12 @@ def after_rounding(
     )
 
 
-def _before_moving(word: Word, call: NodeCall) -> Word:
+def _before_moving(word: Word, call: NodeCall, moves: bool) -> Word:
     """Return the word of the operand of an op for a word of its result."""
     if not isinstance(word, MixedWord):
+        shapes = (shape_of(call.source)[1:], *(part.shape for part in word.scale.parts))
+        if moves and not word.scale.uniform and not _fit(*shapes):
+            raise call.refusal(SCALES_MOVE)
         return word
     before, after = shape_of(call.source)[1:], call.shape()
     if has_trait(call.op, "reshape"):
@@ -80,6 +94,15 @@ def _before_moving(word: Word, call: NodeCall) -> Word:
             "data_in_granularity 'tensor' after it"
         )
     return word
+
+
+def _fit(shape: Sequence[int], *others: Sequence[int]) -> bool:
+    """Return whether tensors of other shapes broadcast to a shape."""
+    try:
+        whole: torch.Size = torch.broadcast_shapes(shape, *others)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False
+    return tuple(whole) == tuple(shape)
 
 
 def relu(call: NodeCall, to: Converter) -> Value:
@@ -94,22 +117,87 @@ def relu(call: NodeCall, to: Converter) -> Value:
 
 
 def clamp(call: NodeCall, to: Converter) -> Value:
-    """Return values within bounds: relu6, hardtanh, clamp."""
-    low, high = _bounds(call)
-    value = to.uniform(to.known(call.source, call), call)
-    scale = to.codes(value).scale
-    step = _fraction(scale)
-    ends = [None if end is None else end / step for end in (low, high)]
-    if scale.exact:
-        finer = math.lcm(*(end.denominator for end in ends if end is not None))
-        value = to.refined(value, scale.divided(finer), call)
-        ends = [None if end is None else end * finer for end in ends]
-    least = -END if ends[0] is None else round(ends[0])
-    most = END if ends[1] is None else round(ends[1])
-    return to.add(call.node.name, ClampCodes(least, most), [value.name], call.node)
+    """Return values within bounds: relu6, hardtanh, clamp.
+
+    Bounds of a measured step are no codes of it. They are rounded by the readers of the result,
+    after its values: that gives the same, as rounding is monotone.
+    """
+    bounds = _bounds(call)
+    value = to.operand(call.source, call)
+    if isinstance(value, Unrounded) and value.exact is None:
+        return _clamped_later(call, to, value, bounds, None)
+    known = to.known(call.source, call)
+    scale = to.codes(known).scale
+    if not scale.uniform and not scale.exact:
+        return _clamped_later(call, to, known, bounds, None)
+    known = to.uniform(known, call)
+    scale = to.codes(known).scale
+    ends = [None if end is None else end / _fraction(scale) for end in bounds]
+    finer = math.lcm(*(end.denominator for end in ends if end is not None))
+    if scale.exact or finer == 1:
+        return _clamped(call, to, known, ends, finer)
+    return _clamped_later(call, to, known, bounds, lambda: _nearly_clamped(call, to, known, ends))
 
 
-def _bounds(call: NodeCall) -> tuple[Fraction | None, Fraction | None]:
+def _clamped(call: NodeCall, to: Converter, value: Known, ends: Ends, finer: int) -> Known:
+    """Clamp codes between bounds in their steps, on a grid that is finer by a whole number."""
+    low, high = (None if end is None else round(end * finer) for end in ends)
+    value = to.refined(value, to.codes(value).scale.divided(finer), call)
+    op = ClampCodes(-END if low is None else low, END if high is None else high)
+    return to.add(call.node.name, op, [value.name], call.node)
+
+
+def _nearly_clamped(call: NodeCall, to: Converter, value: Known, ends: Ends) -> Known:
+    """Clamp codes of a measured step that nobody rounds: bounds are near to a finer grid."""
+    reach = max(to.codes(value).largest, *(abs(round(end)) for end in ends if end is not None), 1)
+    bits = max(0, min(FINER_BITS, MOST_BITS - 2 - reach.bit_length()))
+    return _clamped(call, to, value, ends, 1 << bits)
+
+
+def _clamped_later(
+    call: NodeCall,
+    to: Converter,
+    value: Known | Unrounded,
+    bounds: Ends,
+    exact: Callable[[], Known] | None,
+) -> Value:
+    """Clamp a value between the codes of the bounds, once a reader has rounded it."""
+    name, cached = call.node.name, functools.cache(exact) if exact is not None else None
+
+    def rounded(word: Word) -> Known:
+        if word.wraps or not word.scale.uniform or isinstance(word, MixedWord):
+            if cached is None:
+                raise call.refusal(
+                    "takes a float value, and the format after it wraps or differs by channel; "
+                    "quantise this node"
+                )
+            return to.in_word(cached(), word, f"{name}_in", call)
+        codes = to.in_word(value, word, f"{name}_in", call)
+        low, high = (
+            _code_of(bound, word, end) for bound, end in zip(bounds, (-END, END), strict=True)
+        )
+        if low <= to.codes(codes).lowest and to.codes(codes).highest <= high:
+            return codes
+        return to.add(name, ClampCodes(low, high), [codes.name], call.node)
+
+    before = value
+    function = None
+    if isinstance(before, Known) and _few(before, to):
+        function = before, call.evaluate
+    elif isinstance(before, Unrounded) and before.function is not None:
+        source, earlier = before.function
+        function = source, lambda x: call.evaluate(earlier(x))
+    return Unrounded(rounded, f"the result of {call.op}", cached, function)
+
+
+def _code_of(bound: Fraction | None, word: Word, end: int) -> int:
+    """Return the code to which a word rounds a bound; `end` if there is none."""
+    if bound is None:
+        return end
+    return int(QuantizeInput(word, ()).run(torch.tensor(float(bound))))
+
+
+def _bounds(call: NodeCall) -> Ends:
     """Return the lower and the upper bound of a clamp."""
     if call.op == "relu6":
         return Fraction(0), Fraction(6)
@@ -242,6 +330,11 @@ def _joined_later(values: list[Value], dim: int, call: NodeCall, to: Converter) 
 
     def rounded(word: Word) -> Known:
         name = call.node.name
+        if isinstance(word, MixedWord) or not word.scale.uniform:
+            raise call.refusal(
+                "joins values before they are rounded to bits or scales that differ by channel; "
+                "use one format for the whole tensor after it"
+            )
         known = [to.in_word(part, word, f"{name}_{i}", call) for i, part in enumerate(parts)]
         return to.add(name, ConcatCodes(dim), [value.name for value in known], call.node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,13 @@ from chop.integers.weighted import far_bias
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
 from chop.passes.graph.describe.formats import FormattedFunction
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.values import Constant, Known, Value
 from chop.passes.graph.transforms.integers.weights import check_finite, dyadic, weight_codes
 
 MULTIPLIER_BITS = 24
+FINER_BITS = 16  # of a sum with a bias that has other steps than the products
+NEAR = 2.0**-20  # of a step: what float32 scales leave of a bias in steps of the products
 SPREAD = 8  # bits by which the multipliers of a batch norm may differ without losing precision
 Parameter = tuple[Tensor | None, NumberFormat | None]
 
@@ -96,17 +99,28 @@ def _parameters(call: NodeCall, to: Converter) -> tuple[Known, Parameter, Parame
     if call.module is not None:
         source = to.known(call.source, call)
         weight, bias = (_of_layer(call.module, name) for name in ("weight", "bias"))
+        given = getattr(call.module, "bias", None)
     else:
         operands = _arguments(call)
         source = to.known(operands["data_in"], call)
         weight, bias = (_of_graph(operands.get(n), to, call) for n in ("weight", "bias"))
+        given = bias
         weight, bias = (
             None if t is None else call.formats[n](t)
             for t, n in ((weight, "weight"), (bias, "bias"))
         )
     assert weight is not None
+    _note_clipped(call, to, "bias", given, bias)
     source = to.uniform(source, call)
     return source, (weight, call.formats["weight"]), (bias, call.formats.get("bias"))
+
+
+def _note_clipped(
+    call: NodeCall, to: Converter, name: str, given: Tensor | None, rounded: Tensor | None
+) -> None:
+    """Write down a parameter that its format does not hold."""
+    if given is not None and rounded is not None:
+        to.note_clipped(call, name, given, rounded, call.formats.get(name))
 
 
 def _of_layer(layer: nn.Module, name: str) -> Tensor | None:
@@ -159,14 +173,23 @@ def _bias_codes(bias: Tensor | None, product: Scale) -> tuple[int, Tensor | None
         return 0, None
     check_finite(bias, "bias")
     if not product.power_of_two:
-        return 0, (bias.detach().double().cpu() / product.value).round().long()
-    codes, exponent = dyadic(bias)
-    shift = max(0, int((product.exponent - exponent).max())) if bool(codes.any()) else 0
-    left = exponent - (product.exponent - shift)
-    bits = int(codes.abs().max()).bit_length()
-    if bits + int(left.max()) > 62 or shift > 62:
-        raise ValueError(far_bias(bits + max(shift, int(left.max()))))
-    return shift, codes << left.clamp(min=0)
+        return _near_codes(bias.detach().double().cpu() / product.value.flatten())
+    # in steps of each channel, as channels may have biases of very different size
+    steps = torch.ldexp(bias.detach().double().cpu(), -product.exponent.flatten())
+    codes, exponent = dyadic(steps)
+    shift, left = max(0, -exponent), max(0, exponent)
+    if (bits := int(codes.abs().max()).bit_length() + max(shift, left)) > 62:
+        raise ValueError(far_bias(bits))
+    return shift, codes << left
+
+
+def _near_codes(steps: Tensor) -> tuple[int, Tensor]:
+    """Return the same for a bias in steps of measured scales: its own steps fit no grid exactly."""
+    near = bool(((steps - steps.round()).abs() <= NEAR * steps.abs().clamp(min=1)).all())
+    shift = 0 if near else FINER_BITS
+    if (bits := math.frexp(float(steps.abs().max()))[1] + shift) > 62:
+        raise ValueError(far_bias(bits))
+    return shift, (steps * 2**shift).round().long()
 
 
 def batch_norm(call: NodeCall, to: Converter) -> Value:
@@ -176,12 +199,31 @@ def batch_norm(call: NodeCall, to: Converter) -> Value:
         raise call.refusal("calls batch norm as a function; run fold_batch_norm or use the layer")
     if norm.running_mean is None or norm.running_var is None:
         raise call.refusal("normalises by the statistics of each batch; track running statistics")
+    _check_norm(call, norm)
+    for name in ("weight", "bias") if call.formats else ():
+        _note_clipped(call, to, name, getattr(norm, name), _of_layer(norm, name))
     source = to.by_channel(to.known(call.source, call), call)
     try:
         op = norm_codes(norm, bool(call.formats), to.codes(source).scale)
     except ValueError as error:
         raise call.refusal(str(error)) from error
     return to.add(call.node.name, op, [source.name], call.node)
+
+
+def _check_norm(call: NodeCall, norm: Any) -> None:
+    """Refuse a norm whose numbers are damaged, as in a file that was edited."""
+    channels = shape_of(call.source)[1:2]
+    tensors = [
+        getattr(norm, key, None) for key in ("running_mean", "running_var", "weight", "bias")
+    ]
+    if any(tensor is not None and tuple(tensor.shape) != channels for tensor in tensors):
+        sizes = ", ".join(str(list(tensor.shape)) for tensor in tensors if tensor is not None)
+        raise call.refusal(
+            f"normalises {channels[0] if channels else 'no'} channels with tensors of the shapes "
+            f"{sizes}; give it one number per channel"
+        )
+    if isinstance(norm.eps, bool) or not isinstance(norm.eps, int | float):
+        raise call.refusal(f"has eps = {norm.eps!r}, which is no number; make the layer again")
 
 
 def norm_codes(norm: Any, quantised: bool, scale: Scale) -> ChannelAffine:

@@ -14,6 +14,8 @@ from chop.numerics.mixed_integer import MixedInteger
 
 MOST_BITS = 32  # of a weight
 SIGNIFICAND = 53
+MORE_THAN_HALF = 0.75  # of a step: further than rounding goes
+FLOAT_ERROR = 2.0**-22  # of a number in float32
 
 
 def weight_codes(values: Tensor, fmt: NumberFormat | None) -> tuple[Tensor, Scale, int]:
@@ -49,6 +51,28 @@ def check_finite(values: Tensor, what: str) -> None:
         kind = "NaN" if bool(values.isnan().any()) else "infinite"
         count = "one value" if wrong == 1 else f"{wrong} values"
         raise ValueError(f"has a {what} with {kind} ({count}); train or load it again")
+
+
+def clipped(values: Tensor, rounded: Tensor, fmt: NumberFormat | None) -> int:
+    """Return how many numbers a format has moved by more than rounding does."""
+    step = _step(fmt, rounded)
+    if step is None:
+        return 0
+    given, kept = values.detach().double().cpu(), rounded.detach().double().cpu()
+    allowed = torch.maximum(MORE_THAN_HALF * step, FLOAT_ERROR * given.abs())
+    return int(((given - kept).abs() > allowed).sum())
+
+
+def _step(fmt: NumberFormat | None, values: Tensor) -> Tensor | None:
+    """Return the step of a format in a shape that broadcasts to values; None if it has none."""
+    if isinstance(fmt, Integer):
+        return torch.tensor(2.0**-fmt.frac_width, dtype=torch.float64)
+    if not isinstance(fmt, Affine) or not fmt.is_calibrated:
+        return None
+    steps = torch.tensor(fmt.scales, dtype=torch.float64)
+    if fmt.axis is None:
+        return steps[0]
+    return steps.view([-1 if d == fmt.axis % values.ndim else 1 for d in range(values.ndim)])
 
 
 def _affine_codes(values: Tensor, fmt: Affine) -> tuple[Tensor, Scale, int]:

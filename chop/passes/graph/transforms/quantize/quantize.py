@@ -15,7 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, module_op
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.affine import Affine
+from chop.numerics.affine import CALIBRATED, Affine
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -70,6 +70,8 @@ MOST_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
 
+logger = logging.getLogger(__name__)
+
 
 @graph_pass("quantize", "transform", needs=("common",))
 def quantize_transform_pass(
@@ -90,26 +92,30 @@ def quantize_transform_pass(
     All configs are checked before anything is changed. LogicNets layers that are not chosen by name
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
-    plan, chosen = _resolved(graph, _plan(graph, by, default, per_key))
+    asked = _plan(graph, by, default, per_key)
+    plan, chosen = resolved(graph, asked)
     warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
-    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
-    modules: dict[str, nn.Module] = {}
-    for node, new in changed.items():
-        if isinstance(new, nn.Module):
-            modules[str(node.target)] = new
-        else:
-            call_instead(node, new, plan[node])
-    for target, module in modules.items():
-        deepsetattr(graph.model, target, module)
-    for node in changed:
-        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
-    warn_of_inside([node for node in changed if rounds_inside(node)])
-    graph.fx_graph.lint()
-    graph.model.recompile()
-    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
-    return info | ({"calibrated": shown(chosen)} if chosen else {})
+    return apply_plan(graph, asked, plan, chosen)
+
+
+def _raise_scales(asked: Plan, changed: Mapping[fx.Node, Any]) -> None:
+    """Raise the weight scales of channels whose bias would not fit, and say of which nodes."""
+    raised: dict[str, int] = {}
+    for node, layer in changed.items():
+        if isinstance(layer, Quantized) and isinstance(layer.formats.get("weight"), Affine):
+            made = asked[node].get("weight_scale", CALIBRATED) == CALIBRATED
+            if count := layer.raise_scale_for_bias(made=made):
+                raised[node.name] = count
+    if not raised:
+        return
+    named = ", ".join(f"{name} ({count})" for name, count in raised.items())
+    logger.warning(
+        "pass 'quantize': weight scales were raised, as 32 bits would not hold the bias and the "
+        "sum in steps of input times weight; nodes, with the number of scales: %s",
+        named,
+    )
 
 
 @quantize_transform_pass.law
@@ -179,7 +185,7 @@ def _plan(
     return {node: _with_statistics(node, config) for node, config in plan.items()}
 
 
-def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
+def resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     """Return the configs with numbers for what they leave to calibration, and what was chosen."""
     resolver = Resolver(graph)
     try:
@@ -187,6 +193,27 @@ def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     except ValueError as error:
         at = _first_unresolved(resolver, plan, str(error))
         raise PassArgsError(f"pass 'quantize'{at}: {error}") from error
+
+
+def apply_plan(graph: MaseGraph, asked: Plan, plan: Plan, chosen: list[Chosen]) -> dict[str, Any]:
+    """Quantise nodes as `plan` says, which has numbers for what `asked` leaves to calibration."""
+    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
+    modules: dict[str, nn.Module] = {}
+    for node, new in changed.items():
+        if isinstance(new, nn.Module):
+            modules[str(node.target)] = new
+        else:
+            call_instead(node, new, plan[node])
+    _raise_scales(asked, changed)
+    for target, module in modules.items():
+        deepsetattr(graph.model, target, module)
+    for node in changed:
+        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
+    warn_of_inside([node for node in changed if rounds_inside(node)])
+    graph.fx_graph.lint()
+    graph.model.recompile()
+    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
+    return info | ({"calibrated": shown(chosen)} if chosen else {})
 
 
 def _first_unresolved(resolver: Resolver, plan: Plan, text: str) -> str:

@@ -27,6 +27,11 @@ from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors impo
     Tensors,
     tensor_names,
 )
+from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
+    Room,
+    holding,
+    input_step,
+)
 
 KINDS = ("scale", "zero_point")
 
@@ -74,6 +79,42 @@ class HasScales(HasFormatTensors):
         summed = self.output_axis is not None and name == "bias"
         return summed and fmt.width == BIAS_WIDTH and fmt.scale == CALIBRATED
 
+    def scale_for_bias(
+        self, fmt: Affine, scale: Tensor, *, made: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the weight's scale, raised where the bias needs it, and what it follows from.
+
+        One that somebody gave, and was not `made` here, is raised for a bias that is clipped only.
+        """
+        bias, own = self._held_bias(), self.format_tensor("data_in_scale")
+        step = None if bias is None else input_step(self.formats.get("data_in"), own)
+        if bias is None or step is None:
+            return scale, (scale,)
+        summed = self.formats["bias"]
+        is_product = isinstance(summed, Affine) and self.is_product("bias", summed)
+        room = Room.of(self, self.formats, bias, is_product, made)
+        sources = (scale, bias) if own is None else (scale, bias, own)
+        return holding(scale, bias, step, fmt, room, is_product), sources
+
+    def raise_scale_for_bias(self, *, made: bool) -> int:
+        """Keep the weight's scale as the bias needs it; returns how many scales were raised."""
+        fmt, scale = self.formats.get("weight"), self.format_tensor("weight_scale")
+        if not isinstance(fmt, Affine) or scale is None or scale.is_meta:
+            return 0
+        with torch.no_grad():
+            raised, _ = self.scale_for_bias(fmt, scale, made=made)
+            count = int((raised != scale).sum()) if raised is not scale else 0
+            if count:
+                scale.copy_(raised)
+        return count
+
+    def _held_bias(self) -> Tensor | None:
+        """Return the bias that is added to the products, if it is rounded."""
+        if self.output_axis is None or "bias" not in self.formats:
+            return None
+        bias: Tensor | None = self._parameter("bias")
+        return None if bias is None or bias.is_meta or not bias.numel() else bias
+
     def scale_of(self, name: str) -> Scales | None:
         """Return the scale and zero point in use for an operand or a parameter.
 
@@ -114,6 +155,11 @@ class AffineScales(FormatTensors):
             return {}
         return _by_kind(scales_of_values(layer.operand_of(name), layer._parameter(name), fmt))
 
+    def shape(self, layer: Any, name: str, fmt: Affine) -> tuple[int | None, ...]:
+        if fmt.axis is None:
+            return ()
+        return (None,) if name in ACTIVATIONS else (layer._parameter(name).shape[fmt.axis],)
+
     def trains(self, kind: str, fmt: Affine) -> bool:
         return kind == "scale" and fmt.learn
 
@@ -126,7 +172,11 @@ class AffineScales(FormatTensors):
         batched = name in ACTIVATIONS
         if batched and not fmt.is_calibrated and is_plain(scale) and bool(scale.isnan().any()):
             raise ValueError(no_scale(f"{name} of {type(layer).__name__}", f"{name}_scale"))
-        return ScaledAffine(fmt, scale, zero_point, batched=batched)
+        sources: tuple[Tensor, ...] = (scale,)
+        if name == "weight":
+            scale, sources = layer.scale_for_bias(fmt, scale)
+        sources = (*sources, zero_point)
+        return ScaledAffine(fmt, scale, zero_point, batched=batched, sources=sources)
 
     def current(self, layer: Any, name: str, fmt: Affine) -> NumberFormat:
         try:
