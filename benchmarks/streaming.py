@@ -2,6 +2,7 @@
 
 python benchmarks/streaming.py                       # a small LeNet on images of 28 x 28
 python benchmarks/streaming.py --no-synthesis --samples 1000 --parallelism 1 16 256
+python benchmarks/streaming.py --network ds-cnn --no-synthesis --samples 6 --parallelism 4 16 64
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from chop.passes import Pipeline
 CONFIG = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5, "weight_width": 6}
 CONFIG |= {"weight_frac_width": 5, "bias_width": 8, "bias_frac_width": 5}
 PARALLELISM = (1, 4, 16, 64, 256)
-HEADS = ("most", "interval", "simulated", "latency", "multipliers", "kbit")
+HEADS = ("most", "interval", "simulated", "latency", "simulated", "multipliers", "kbit")
 RESOURCES = ("LUT", "FF", "DSP", "BRAM")
 WRONG = ("wrong codes", "cycles/s")
 
@@ -37,13 +38,27 @@ def lenet() -> nn.Module:
     return get_model("lenet", task="cls", dataset_info=get_dataset_info("mnist"))
 
 
-def integers() -> IntegerGraph:
-    """Return the network in whole numbers, with random weights."""
+def ds_cnn(channels: int = 64) -> nn.Module:
+    """Return a network of the shapes of DS-CNN, for keywords in spectrograms."""
+    layers = [nn.Conv2d(1, channels, (10, 4), 2, (5, 1)), nn.ReLU()]
+    for _ in range(4):
+        depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        layers += [depthwise, nn.ReLU(), nn.Conv2d(channels, channels, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AvgPool2d((25, 5)), nn.Flatten(), nn.Linear(channels, 12))
+
+
+NETWORKS = {"lenet": (lenet, (1, 28, 28)), "ds-cnn": (ds_cnn, (1, 49, 10))}
+
+
+def integers(network: str) -> IntegerGraph:
+    """Return a network in whole numbers, with random weights."""
     torch.manual_seed(0)
-    dummy = {"x": torch.zeros(2, 1, 28, 28)}
+    make, shape = NETWORKS[network]
+    graph = MaseGraph(make().eval())
+    dummy = {str(next(iter(graph.nodes)).target): torch.zeros(2, *shape)}
     quantise = {"by": "type", "default": {"config": CONFIG}}
     steps = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy}), ("quantize", quantise)]
-    return Pipeline(steps)(MaseGraph(lenet().eval()))[0].to_integers()
+    return Pipeline(steps)(graph)[0].to_integers()
 
 
 def measure(
@@ -52,7 +67,8 @@ def measure(
     """Return a row of the table."""
     circuit = streaming_circuit(graph, max_parallelism=most)
     total = make_plan(graph, most).total
-    x = torch.randn(samples, 1, 28, 28) * 2
+    (port,) = circuit.inputs
+    x = torch.randn(samples, *port.shape) * 2
     check = check_circuit(graph, circuit, [x], folder=folder, boundaries=False)
     start = time.perf_counter()
     stalled = check_circuit(
@@ -60,24 +76,27 @@ def measure(
     )
     speed = stalled.simulation.cycles / (time.perf_counter() - start)
     run = check.simulation
-    row = [most, circuit.interval, round(run.interval), run.latency, total.multipliers]
-    cells = [f"{cell:,}" for cell in (*row, round(total.memory_bits / 1000))]
+    row = [most, circuit.interval, round(run.interval), circuit.latency, run.latency]
+    row += [total.multipliers, round(total.memory_bits / 1000)]
+    cells = [f"{cell:,}" for cell in row]
     if synthesis:
         found = synthesize_circuit(circuit, folder=folder, timeout=None)
         cells += [f"{x:,}" for x in (found.packed_luts, found.ffs, found.dsps, found.brams)]
     wrong = check.mismatches + stalled.mismatches
-    return [*cells, f"{wrong} of {2 * samples * 10:,}", f"{speed:,.0f}"]
+    codes = 2 * samples * sum(each.size for each in circuit.outputs)
+    return [*cells, f"{wrong} of {codes:,}", f"{speed:,.0f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", choices=NETWORKS, default="lenet")
     parser.add_argument("--parallelism", type=int, nargs="+", default=PARALLELISM)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--no-synthesis", action="store_true")
     options = parser.parse_args()
     heads = [*HEADS, *(() if options.no_synthesis else RESOURCES), *WRONG]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", flush=True)
-    graph = integers()
+    graph = integers(options.network)
     with tempfile.TemporaryDirectory() as folder:
         for most in options.parallelism:
             row = measure(graph, most, options.samples, not options.no_synthesis, Path(folder))

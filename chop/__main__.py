@@ -15,6 +15,7 @@ from pathlib import Path  # noqa: E402
 
 def main() -> None:
     """Run the command line; if a core dependency is broken, run the set-up to repair it first."""
+    open_closed_streams()
     try:
         from chop.cli import main as command_line
     except ImportError as error:
@@ -31,6 +32,15 @@ def main() -> None:
 
             end_process(end.code)
         raise
+
+
+def open_closed_streams() -> None:
+    """Let output go nowhere if the shell has closed it, as by `>&-`, and not into the next file."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            # its number is that of the closed one, which the next file would have had
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def is_core_dependency(error: BaseException | None) -> bool:

@@ -5,32 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from chop.files import (
-    best_checkpoint,
-    broken_link,
-    read_json,
-    restore_folder,
-)
+from chop.files import broken_link, read_json, restore_folder
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.saved_modules import has_saved_modules, load_modules
 from chop.ir.graph.saving import is_saved_graph
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
+from chop.project_networks import Made, ProjectNetwork, is_saved, networks_of
 
 logger = logging.getLogger(__name__)
 
 OLD_GRAPH, OLD_WEIGHTS = "graph_module.mz", "state_dict.pt"  # files of older versions
-WRAPPERS = ("state_dict", "model")  # usual keys of a state_dict in a checkpoint
+# usual keys of a state_dict in a checkpoint
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+LIGHTNING = "pytorch-lightning_version"  # a key that only Lightning's checkpoints have
+IN_NAMES = ("module", "_orig_mod")  # what DataParallel and torch.compile put into names of weights
+COUNTER = "num_batches_tracked"  # of batch norms, which files of some programs do not have
 State = Mapping[str, Tensor]
 MOST_NAMES = 4  # of weights in a message
-IN_PROJECT = Path("software", "training_ckpts")  # the directory of a training run
-TRANSFORMED = Path("software", "transform", "transformed_ckpt")  # a graph, by `ch transform`
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -86,11 +84,12 @@ def _of_older_mase(folder: Path) -> str:
 
 
 def _pt(file: Path) -> State:
-    if file.suffix == ".safetensors":
+    """Read the weights in a file of any kind, which its content tells."""
+    if file.suffix == ".safetensors" or _is_safetensors(file):
         return _safetensors(file)
     content = read_torch_file(file)
-    if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
-        raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
+    if isinstance(content, Mapping) and LIGHTNING in content and "state_dict" in content:
+        return _of_lightning(content, file)
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -107,6 +106,11 @@ def _pl(file: Path) -> State:
         raise ValueError(
             f"{file} is not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"
         )
+    return _of_lightning(content, file)
+
+
+def _of_lightning(content: Mapping[str, Any], file: Path) -> State:
+    state = content["state_dict"]
     options = content.get("hyper_parameters")
     is_table = isinstance(options, Mapping)  # other programs may store anything
     if is_table and options.get("load_type") == "mz" and options.get("load_name"):
@@ -115,15 +119,14 @@ def _pl(file: Path) -> State:
             "load the directory transformed_ckpt beside it instead (`load_type='mz'`)",
             file,
         )
-    names = [key for key in state if isinstance(key, str) and key.startswith("model.")]
+    keys = state if isinstance(state, Mapping) else ()
+    names = [key for key in keys if isinstance(key, str) and key.startswith("model.")]
     if not names:
         raise ValueError(f"{file} has no weights that begin with 'model.'; try `load_type='pt'`")
     return _tensors({key.removeprefix("model."): state[key] for key in names}, file)
 
 
 def _mz(file: Path) -> State:
-    if file.suffix == ".ckpt":
-        raise ValueError(f"{file} is a Lightning checkpoint; add `load_type='pl'`")
     if file.name == OLD_GRAPH:
         raise ValueError(_of_older_mase(file.parent))
     if not file.is_dir():
@@ -166,6 +169,13 @@ def _files_of(index: Path) -> list[str]:
             f"{index} needs a table weight_map with the file name of each weight; download it again"
         )
     return sorted(set(names))
+
+
+def _is_safetensors(file: Path) -> bool:
+    """Whether a file begins as those of safetensors: with the length of a JSON object."""
+    with file.open("rb") as content:
+        start = content.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
 
 
 def _safetensors(file: Path) -> State:
@@ -239,22 +249,29 @@ def load_model(
 
 
 def checkpoint_at(path: Path, load_type: str) -> tuple[Path, str]:
-    """Return the checkpoint and its type; in a directory of a training run, the best of its last.
+    """Return the checkpoint and its type; in a directory of training or a project, the best.
 
-    A project directory is that of its training run; without one, it is the graph that
-    `ch transform` saved in it. Other directories are returned as they are.
+    Other directories are returned as they are.
     """
-    is_saved = is_saved_graph(path) or has_saved_modules(path)
-    is_other = is_saved or any((path / name).exists() for name in HF_FILES)
-    folders = (path, path / IN_PROJECT) if path.is_dir() and not is_other else ()
-    best = next((best for folder in folders if (best := best_checkpoint(folder))), None)
-    if best is None and load_type in ("mz", "auto") and is_saved_graph(path / TRANSFORMED):
-        logger.info("Loading %s in that directory", TRANSFORMED)
-        return path / TRANSFORMED, "mz"
-    if best is None or load_type == "hf":
+    network = network_at(path, load_type)
+    if network is None:
         return path, load_type
-    logger.info("Loading %s in that directory", best.relative_to(path))
-    return best, "pl"
+    logger.info("Loading %s of that directory: %s", network.about, network.path)
+    return network.path, network.load_type
+
+
+def network_at(
+    path: Path, load_type: str, *, without: Collection[Made] = ()
+) -> ProjectNetwork | None:
+    """Return the network that a directory of training or a project stands for; None for others.
+
+    A type `pl` or `pt` asks for a checkpoint, not for a graph.
+    """
+    is_other = is_saved(path) or any((path / name).exists() for name in HF_FILES)
+    if not path.is_dir() or is_other or load_type == "hf":
+        return None
+    kinds = ("mz", "pl") if load_type in ("mz", "auto") else ("pl",)
+    return next(networks_of(path, without=without, kinds=kinds), None)
 
 
 def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> MaseGraph:
@@ -265,9 +282,31 @@ def load_graph(path: str | Path, map_location: str | torch.device = "cpu") -> Ma
 
 
 def fill(model: nn.Module, state: State, source: Path | str) -> None:
-    """Load `state` into `model`, after checking that it fits."""
+    """Load `state` into `model`, after checking that it fits.
+
+    Names may be those that the model has inside a wrapper, and batch norms may lack counters.
+    """
+    own = model.state_dict()
+    state = min(_spellings(state), key=lambda names: len(own.keys() ^ names.keys()))
+    counters = {key: t for key, t in own.items() if key.rpartition(".")[2] == COUNTER}
+    state = {**counters, **state}
     check_fits(model, state, source)
-    model.load_state_dict(dict(state))
+    model.load_state_dict(state)
+
+
+def _spellings(state: State) -> Iterator[State]:
+    """Yield weights under their names, without those of wrappers, and without the first one."""
+    yield state
+    parts = {key: [part for part in key.split(".") if part not in IN_NAMES] for key in state}
+    yield _renamed(state, {key: ".".join(names) for key, names in parts.items()})
+    if all(names[0] == "model" for names in parts.values() if names):
+        yield _renamed(state, {key: ".".join(names[1:]) for key, names in parts.items()})
+
+
+def _renamed(state: State, names: Mapping[str, str]) -> State:
+    """Return weights under other names; the same if two would have one name, or one none."""
+    one_each = len({*names.values()}) == len(state) and all(names.values())
+    return {names[key]: tensor for key, tensor in state.items()} if one_each else state
 
 
 def check_fits(model: nn.Module, state: State, source: Path | str) -> None:

@@ -69,6 +69,12 @@ def best_checkpoint(folder: str | Path) -> Path | None:
     return versions[max(versions)] if versions else None
 
 
+def later_checkpoint(file: Path) -> Path | None:
+    """Return the best checkpoint that a later run wrote beside one; None if there is none."""
+    newest = best_checkpoint(file.parent) if BEST.fullmatch(file.name) else None
+    return newest if newest is not None and newest.name != file.name else None
+
+
 def broken_link(path: str | Path) -> str | None:
     """Return a clause about the symbolic link in `path` that leads nowhere; None without one."""
     place = Path(path).expanduser().absolute()
@@ -157,6 +163,15 @@ def write_safetensors(
     mode = file.stat().st_mode
     try:
         save_file(dict(tensors), file, metadata=metadata)
+    except KeyError as error:  # a dtype that safetensors lacks
+        dtype = error.args[0]
+        names = [name for name, tensor in tensors.items() if tensor.dtype is dtype]
+        if not names:
+            raise
+        raise ValueError(
+            f"{names[0]!r} is of {dtype}, which safetensors cannot hold; convert it, for instance "
+            f"to {'complex64' if dtype.is_complex else 'float32'}"
+        ) from error
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:

@@ -77,7 +77,8 @@ class AutoPipeline:
 class CompressionPipeline(AutoPipeline):
     """Adds metadata, quantises and prunes; a step without options is left out.
 
-    `add_common_metadata_analysis_pass` needs `dummy_in`, unless the graph has its metadata already.
+    Metadata come from the inputs of the capture, unless the graph has them already or
+    `add_common_metadata_analysis_pass` is given `dummy_in`.
     """
 
     def __init__(self) -> None:

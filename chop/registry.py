@@ -118,12 +118,12 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         items = self._load()
-        if name not in items:
+        if name not in self:
             raise UnknownName(self.kind, name, sorted(items), self.advice)
         return items[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._load()
+        return isinstance(name, str) and name in self._load()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._load())

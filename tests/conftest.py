@@ -120,6 +120,15 @@ def package() -> Callable[[str], Any]:
     return imported
 
 
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with real data beside the clone, for the tests that compare with it."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("genuine data and published networks are not beside this clone")
+    return folder
+
+
 @pytest.fixture
 def small_disk() -> Iterator[Callable[[int], Path]]:
     """`small_disk(KiB)` is a folder with that much space: a real disk where one can be mounted.

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from chop.checkpoints import load_graph, load_model
+from chop.checkpoints import checkpoint_at, load_graph, load_model, network_at
 from chop.ir import MaseGraph
+from chop.project_networks import note_design
 
 
 def network() -> nn.Module:
@@ -162,7 +163,6 @@ def test_damaged_files_are_one_sentence(damage, ending, tmp_path):
     ("name", "load_type", "error", "sentence"),
     [
         ("nowhere.pt", "pt", FileNotFoundError, "there is no checkpoint"),
-        ("best.ckpt", "mz", ValueError, "Lightning checkpoint; add `load_type='pl'`"),
         ("best.ckpt", "zip", ValueError, "load_type must be pt, pl, mz, hf or auto, not 'zip'"),
         ("number.pt", "pt", ValueError, "holds an object of type int, not a state_dict"),
         ("list.ckpt", "pl", ValueError, "not a Lightning checkpoint, as it has no state_dict; try `load_type='pt'`"),  # noqa: E501
@@ -243,6 +243,43 @@ def test_the_directory_of_a_project_without_training_means_its_transformed_graph
     model = network()
     MaseGraph(model).export(tmp_path / "software" / "transform" / "transformed_ckpt")
     assert same(load_model(tmp_path, load_type), model)
+
+
+def test_of_the_networks_of_a_project_the_most_finished_is_taken(tmp_path):
+    software, made = tmp_path / "software", []
+    places = (
+        *("training_ckpts/best.ckpt", "training_ckpts/best-v1.ckpt"),
+        *(
+            "transform/transformed_ckpt",
+            "search_ckpts/trial_7",
+            "training_ckpts/transformed_ckpt-v1",
+        ),
+    )
+    for place in places:
+        path, model = software / place, network()
+        if path.suffix:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_pl(model, tmp_path).rename(path)
+        else:
+            MaseGraph(model).export(path)
+        if path.name == "trial_7":
+            note_design(path.parent, path, "applied")
+        taken, _ = checkpoint_at(tmp_path, "mz")
+        made.append(taken.relative_to(software).as_posix())
+    assert tuple(made) == places
+    assert checkpoint_at(tmp_path, "pl")[0].name == "best-v1.ckpt", "a checkpoint was asked for"
+    started = network_at(tmp_path, "mz", without=("training", "design"))
+    assert started is not None
+    assert started.about == "the transformed network"
+
+
+@pytest.mark.parametrize("place", ["../../../elsewhere", "/etc", "trial_1/..", 3])
+def test_a_note_of_a_design_cannot_lead_out_of_the_search(place, tmp_path):
+    folder = tmp_path / "software" / "search_ckpts"
+    folder.mkdir(parents=True)
+    (folder / "network.json").write_text(json.dumps({"network": place, "how": "applied"}))
+    with pytest.raises(ValueError, match="does not name a design of this search; delete it"):
+        checkpoint_at(tmp_path, "mz")
 
 
 def test_the_directory_of_several_runs_means_the_last_of_them(tmp_path, caplog):

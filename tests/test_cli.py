@@ -83,6 +83,22 @@ def test_every_row_says_what_it_is():
             assert row["about"], f"{kind} {row['name']} has no docstring"
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("closed", ["1", "2", "1 2", "0 1 2"])
+def test_closed_streams_are_no_error_and_nothing_is_written_elsewhere(tmp_path, closed):
+    streams = " ".join(f"{number}>&-" for number in closed.split())
+    words = ["train", "toy", "toy_tiny", "--max-epochs=1", "--cpu=0", "--project-dir=out"]
+    command = [sys.executable, "-m", "chop", *words, "--project=p", "--accelerator=cpu"]
+    run = subprocess.run(
+        ["sh", "-c", f'"$@" {streams}', "sh", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_no_command_shows_the_help(here):
     _, out, err = here()
     assert "Usage: ch" in out + err

@@ -28,7 +28,8 @@ processes:
 charts:
 progress:
 plain_tensors:
-checkpoints: files plain_tensors ir
+project_networks: files ir
+checkpoints: files plain_tensors project_networks ir
 user_code: processes
 options: registry
 devices: registry

@@ -33,6 +33,13 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(shapes):
     assert isinstance(caught.value, KeyError)
 
 
+@pytest.mark.parametrize("name", [["square"], {"a": 1}, None])
+def test_a_name_that_is_no_text_is_unknown(shapes, name):
+    assert name not in shapes
+    with pytest.raises(UnknownName, match="unknown shape"):
+        shapes[name]
+
+
 def test_dashes_underscores_and_case_do_not_hide_the_nearest_name():
     assert nearest("JSC_Tiny", ["jsc-tiny", "jsc-s"]) == "jsc-tiny"
 

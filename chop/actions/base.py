@@ -5,10 +5,13 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.project import Keeps, Project
+
+if TYPE_CHECKING:
+    from chop.project_networks import Made
 
 __all__ = ["ACTIONS", "Action", "needs_checkpoint", "needs_config"]
 
@@ -52,6 +55,7 @@ class Action:
     requirements: tuple[Requirement, ...] = ()
     beside_checkpoint: bool = False  # write to the project of the loaded checkpoint
     keeps: Keeps = "training"  # what --resume continues
+    makes: tuple[Made, ...] = ()  # networks of a project that it makes, and does not start from
     checked_by: str | None = None  # "module:function", called before files of --import are run
     needs_names: bool = True  # of a model and a data set
     completed_by: str | None = None  # "module:function", which adds options to those given
@@ -96,6 +100,7 @@ ACTIONS: dict[str, Action] = {
             "Run the passes in a TOML file on a model: analyse, quantise, prune, save.",
             "chop.actions.transform:run_transform",
             requirements=(needs_config,),
+            makes=("transform",),
             checked_by="chop.actions.transform:check_transform",
         ),
         Action(
@@ -104,6 +109,7 @@ ACTIONS: dict[str, Action] = {
             "chop.actions.search.search:run_search",
             requirements=(needs_config,),
             keeps="search",
+            makes=("design",),
             checked_by="chop.actions.search.search:check_search",
         ),
         Action(

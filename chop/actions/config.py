@@ -211,6 +211,13 @@ class RunConfig:
             exists=True,
         ),
     ] = ()
+    size: Annotated[
+        tuple[str, ...],
+        OtherGeneral(
+            "Size of a free dimension of an .onnx file, such as time=32 (may be repeated).",
+            metavar="NAME=N",
+        ),
+    ] = ()
     allow_nonfinite: Annotated[
         bool,
         OtherGeneral("Continue even if some weights are NaN or infinite.", only=("test", "search")),

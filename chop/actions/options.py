@@ -141,7 +141,7 @@ class ConfigOption:
         kind = Path if self.opt.exists and not self.is_list else self._plain
         if self.is_list and not self.is_path:
             (item,) = {*typing.get_args(self.option.kinds[0])} - {...}
-            return f"list of {', '.join(typing.get_args(item))}"
+            return f"list of {', '.join(typing.get_args(item)) or KINDS[item][1]}"
         return KINDS[kind][1] + bounds(self.option.marks, SIGNS)
 
     @functools.cached_property

@@ -134,6 +134,7 @@ def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, Mase
 
     name = str(config.model)
     quant_config = load_config(config.quant_config) if config.quant_config else None
+    options = config.model_args | _sizes(config)
     with memory_for(f"build the model {name!r}", "choose a smaller one or smaller model_args"):
         model = get_model(
             name,
@@ -141,10 +142,24 @@ def model_for(config: RunConfig, info: MaseDatasetInfo) -> tuple[nn.Module, Mase
             dataset_info=info,
             pretrained=config.is_pretrained,
             quant_config=quant_config,
-            **config.model_args,
+            **options,
         )
         model = as_in_file(model)
     return model, get_model_info(name)
+
+
+def _sizes(config: RunConfig) -> dict[str, Any]:
+    """Return the sizes of free dimensions of an ONNX file, as an option of its model."""
+    if not config.size:
+        return {}
+    if not is_onnx_file(config.model):
+        raise ConfigError("--size is the size of a dimension of an .onnx file; omit it")
+    pairs = [text.rpartition("=")[::2] for text in config.size]
+    wrong = [text for text, (name, size) in zip(config.size, pairs, strict=True)
+             if not name or not size.strip().isdecimal()]  # fmt: skip
+    if wrong:
+        raise ConfigError(f"--size should be a name and a size, such as time=32, not {wrong[0]!r}")
+    return {"sizes": {name.strip(): int(size) for name, size in pairs}}
 
 
 def as_in_file(model: nn.Module) -> nn.Module:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from chop.actions.config import ConfigError, RunConfig, default_project_dir
+from chop.actions.made_with import note_made_with
 from chop.actions.search.store.running import FILE as RUNNING
 from chop.files import is_onnx_file
 from chop.training.interruption import is_requeued
@@ -129,11 +130,16 @@ class Project:
         """Whether the project has a training checkpoint."""
         return Names.latest(self.training_ckpts) is not None
 
-    def create(self) -> Project:
-        """Create the directories if they do not exist, and log where."""
+    def create(self, made_with: RunConfig | None = None) -> Project:
+        """Create the directories if they do not exist, and log where.
+
+        A run that makes networks notes its options for the commands that take the project.
+        """
         message = "Project is in %s" if self.folder.exists() else "Project will be created at %s"
         for folder in (self.software, self.hardware):
             folder.mkdir(parents=True, exist_ok=True)
+        if made_with is not None:
+            note_made_with(made_with, self.folder)
         logger.info(message, self.folder)
         return self
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.examples import config_path
+from chop.actions.made_with import recorded_options
 from chop.actions.options import ConfigOption
-from chop.files import is_onnx_file, restore_folder, why_missing
+from chop.actions.project import owner_of
+from chop.files import is_onnx_file, later_checkpoint, restore_folder, why_missing
 from chop.options import did_you_mean
 from chop.redaction import redacted
 from chop.training.options import spellings
+
+if TYPE_CHECKING:
+    from chop.project_networks import Made
 
 __all__ = ["Resolved", "resolve"]
 
@@ -37,6 +42,7 @@ class Resolved:
     config: RunConfig
     file: Values | None
     flags: Values
+    notes: tuple[str, ...] = ()  # what was taken of a project, for the log
 
     @property
     def from_file(self) -> set[str]:
@@ -57,11 +63,14 @@ class Resolved:
         return option_table(shown, _defaults(), file, flags, redacted(vars(self.config)))
 
 
-def resolve(flags: Mapping[str, Any], *, needs_names: bool = True) -> Resolved:
+def resolve(
+    flags: Mapping[str, Any], *, needs_names: bool = True, without: Collection[Made] = ()
+) -> Resolved:
     """Return default < file < command line, merged and checked; report all problems at once.
 
     `flags` holds the options on the command line by name: text, True for switches, lists of text.
-    With `needs_names`, a model and a data set are required.
+    With `needs_names`, a model and a data set are required. A project of --load stands for the best
+    of its networks but those that were made as `without` says.
     """
     problems: list[str] = []
     typed = _typed(flags, ConfigOption.from_flag, _flag, problems)
@@ -71,7 +80,10 @@ def resolve(flags: Mapping[str, Any], *, needs_names: bool = True) -> Resolved:
     if problems:
         raise ConfigError(*problems)
     chosen = _defaults() | (file or {}) | typed
+    notes: list[str] = []
     chosen |= dict(_located(chosen, typed, problems))
+    chosen |= _of_project(chosen, {*typed, *(file or {})}, problems, notes)
+    chosen |= _checkpoint_in(chosen, without, notes)
     chosen |= _onnx_model(chosen, typed, problems)
     needed = {"model": "a model", "dataset": "a data set"}
     missing = [what for name, what in needed.items() if chosen[name] is None]
@@ -80,7 +92,7 @@ def resolve(flags: Mapping[str, Any], *, needs_names: bool = True) -> Resolved:
         problems.append(f"{' and '.join(missing)} {are} required; {_names_to_give(chosen)}")
     if problems:
         raise ConfigError(*problems)
-    return Resolved(RunConfig(**chosen), file, typed)
+    return Resolved(RunConfig(**chosen), file, typed, tuple(notes))
 
 
 def _names_to_give(chosen: Values) -> str:
@@ -178,9 +190,6 @@ def _located(chosen: Values, flags: Values, problems: list[str]) -> Iterator[tup
         missing = [path for path in paths if option.opt.exists and not path.exists()]
         hint = _where_to_find(paths[0], value, chosen) if name == "load_name" else ""
         problems += [f"{where}: {why_missing(path)}{hint}" for path in missing]
-        if name == "load_name" and paths[0].is_dir():
-            paths[0], load_type = _checkpoint_in(paths[0], chosen["load_type"])
-            yield "load_type", load_type
         yield name, tuple(paths) if option.is_list else type(value)(paths[0])
 
 
@@ -220,11 +229,38 @@ def _where_to_find(path: Path, given: str, chosen: Values) -> str:
     return f"; did you mean {str(project)!r}?" if project.exists() else ""
 
 
-def _checkpoint_in(folder: Path, load_type: str) -> tuple[Path, str]:
-    """Return the checkpoint in a directory of a training run; other directories as they are."""
-    from chop.checkpoints import checkpoint_at
+def _of_project(
+    chosen: Values, written: Collection[str], problems: list[str], notes: list[str]
+) -> Values:
+    """Return the options with which the project of --load was made, unless others are written."""
+    if chosen["load_name"] is None or chosen["load_type"] == "hf":
+        return {}
+    load = Path(chosen["load_name"])
+    try:
+        taken, note = recorded_options(chosen, written, owner_of(load / "x") or load)
+    except ValueError as error:
+        problems.append(f"--load: {error}")
+        return {}
+    notes += [note] if note else []
+    return taken
 
-    return checkpoint_at(folder, load_type)
+
+def _checkpoint_in(chosen: Values, without: Collection[Made], notes: list[str]) -> Values:
+    """Return --load as the network that its directory stands for, and note which it is."""
+    if chosen["load_name"] is None:
+        return {}
+    path = Path(chosen["load_name"])
+    if (later := later_checkpoint(path)) is not None:
+        notes.append(f"{path} is of an earlier run; a later one beside it wrote {later.name}")
+    if not path.is_dir():
+        return {}
+    from chop.checkpoints import network_at
+
+    network = network_at(path, chosen["load_type"], without=without)
+    if network is None:
+        return {}
+    notes.append(f"Of {path}, --load takes {network.about}: {network.path}")
+    return {"load_name": str(network.path), "load_type": network.load_type}
 
 
 def _absolute(path: str | Path, config: Path | None) -> Path:

@@ -53,11 +53,13 @@ class Run:
 
 def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     """Resolve and check the options of `action` before any slow work starts."""
-    resolved = resolve(action.complete(flags), needs_names=action.needs_names)
+    resolved = resolve(action.complete(flags), needs_names=action.needs_names, without=action.makes)
     config = resolved.config
     if action.beside_checkpoint and "resume" in resolved.from_file:
         config = replace(config, resume=False)  # one file serves training and testing
     set_up_logging(config)
+    for note in resolved.notes:
+        logger.info("%s", note)
     for require in action.requirements:
         require(config)
     project = Project.of(

@@ -121,6 +121,11 @@ def _opened(file: str | Path, threads: int) -> Runtime:
         logger.info("%d of %d layers have integer kernels", count, len(report.layers))
         if report.in_float:
             logger.warning("Some layers run in float\n%s", report.table())
+        if 2 * count < len(report.layers):
+            logger.warning(
+                "Less than half of the layers have integer kernels, so that the file may be slower "
+                "than in float; quantise sums and pools, too, as quantize_static does"
+            )
     return runtime
 
 

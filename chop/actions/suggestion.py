@@ -13,7 +13,7 @@ from chop.actions.resolve import resolve
 
 # options on which the score of a model depends, besides the names of model and data set
 SCORED_BY = (
-    *("task", "quant_config", "max_token_len", "trainer_precision", "imports"),
+    *("task", "quant_config", "max_token_len", "trainer_precision", "imports", "size"),
     *("data_path", "standardize", "legacy_val", "seed", "batch_size", "num_workers", "accelerator"),
 )
 

@@ -274,7 +274,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     options, task = options_of(config), checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("fit")
-    folder = project.create().training_ckpts
+    folder = project.create(config).training_ckpts
     graph = graph_to_train(config.load_name, config.load_type)
     model = model if graph is None else graph.model
     if names is None:

@@ -20,12 +20,12 @@ def facts_in(load_name: str | Path | None, load_type: str) -> DataFacts | None:
     """Return what a checkpoint records about its data; None if it records nothing."""
     if load_name is not None and is_onnx_file(load_name):
         return _of_onnx_file(load_name)
-    if load_name is None or load_type not in ("pl", "mz"):
+    if load_name is None or load_type == "hf":
         return None
     from chop.checkpoints import checkpoint_at
 
     path, load_type = checkpoint_at(Path(load_name).expanduser(), load_type)
-    table = _saved_notes(path)["trained_on"] if load_type == "mz" else _of_checkpoint(path)
+    table = _saved_notes(path)["trained_on"] if path.is_dir() else _of_checkpoint(path)
     return read_facts(table, path)
 
 

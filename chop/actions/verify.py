@@ -77,15 +77,21 @@ def check_verify(config: RunConfig, project: Project, from_file: Collection[str]
         )
     missing = missing_ways(project.folder, _commands(config, project.folder), _onnx_file(config))
     chosen_ways(config.against, missing)
-    if read_certificate(project.folder) is None and config.again:
+    if config.again and read_certificate(project.folder) is None:
         raise ConfigError(f"--again: there is no {FILE} in {project.folder}; omit it")
 
 
 def run_verify(config: RunConfig, project: Project) -> None:
     """Run `ch verify`."""
-    from chop.actions.certificate.record import differences, read_certificate
+    from chop.actions.certificate.record import (
+        differences,
+        read_certificate,
+        usable_certificate,
+    )
 
-    earlier = read_certificate(project.folder)
+    earlier = (read_certificate if config.again else usable_certificate)(project.folder)
+    if config.load_name is not None:
+        logger.info("Verifying the network in %s", config.load_name)
     model, info, data_module = model_and_data(config)
     source = source_of(config, model, info, data_module)
     counts = {"samples": config.samples, "random": config.random_vectors, "seed": config.seed}

@@ -119,6 +119,7 @@ class DatasetSpec:
     info: MaseDatasetInfo
     load: Load
     describe: Describe | None = None  # for data sets with a shape that depends on the user's file
+    is_downloaded: bool = False  # unless the user gives a file
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the checked options of `load`; refuse unknown ones, except those in `OFFERED`."""
@@ -151,7 +152,10 @@ DATASETS: Registry[DatasetSpec] = Registry("data set", package="chop.dataset", f
 
 
 def dataset(
-    info: MaseDatasetInfo, *aliases: str, describe: Describe | None = None
+    info: MaseDatasetInfo,
+    *aliases: str,
+    describe: Describe | None = None,
+    is_downloaded: bool = False,
 ) -> Callable[[L], L]:
     """Register `load(split, *, …) -> Dataset` under the name in `info`."""
 
@@ -159,7 +163,7 @@ def dataset(
         registered = DATASETS._items.get(info.name)
         # a notebook cell that is run again defines its data set again
         again = registered is not None and identity(registered.load) == identity(load)
-        spec = DatasetSpec(info, load, describe)
+        spec = DatasetSpec(info, load, describe, is_downloaded)
         DATASETS.register(info.name, *aliases, replace=again)(spec)
         return load
 

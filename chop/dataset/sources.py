@@ -39,7 +39,7 @@ def downloaded(
 
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(load, name, getattr(read, name))
-        return dataset(info, *aliases)(load)
+        return dataset(info, *aliases, is_downloaded=True)(load)
 
     return add
 

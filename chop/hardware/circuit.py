@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,11 +25,19 @@ from chop.files import (
     restore_folder,
 )
 from chop.hardware.emit import Backend, Language
+from chop.hardware.source_check import check_sources
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 __all__ = ["MANIFEST", "Backend", "Circuit", "Language", "Port", "check_place"]
 
 MANIFEST = "circuit.json"
 WORD_BITS = 32
+MOST = 2**31  # of any number that describes a circuit
+# names become parts of paths, of scripts for tools and of C++, so that nothing else may be in them
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,18 @@ class Port:
     signed: bool
     lanes: int
     order: tuple[int, ...] = ()  # of the dimensions; empty: as they are
+
+    def __post_init__(self) -> None:
+        _check_identifier("port", self.name)
+        _check_range(f"the width of {self.name}", self.width, 1, 64)
+        _check_range(f"the number of lanes of {self.name}", self.lanes, 1, MOST)
+        for size in (*self.shape, self.size):
+            _check_range(f"a dimension of {self.name}", size, 1, MOST)
+        if self.order and sorted(self.order) != [*range(len(self.shape))]:
+            raise ValueError(
+                f"the order of {self.name} lists each of its {len(self.shape)} dimensions once, "
+                f"not {self.order}"
+            )
 
     @property
     def size(self) -> int:
@@ -121,6 +143,26 @@ class Circuit:
     notes: tuple[str, ...] = ()
     network: str = ""
 
+    def __post_init__(self) -> None:
+        _check_identifier("top module", self.top)
+        for module in self.layers.values():
+            _check_identifier("module", module)
+        for name in self.files:
+            if not FILE_NAME.fullmatch(name) or name == MANIFEST:
+                raise ValueError(
+                    f"the name of a source file consists of letters, digits, '_' and '.', and "
+                    f"starts with no '.', unlike {name!r}"
+                )
+        ports = [port.name for port in (*self.inputs, *self.outputs)]
+        if not self.inputs or not self.outputs or len({*ports}) < len(ports):
+            raise ValueError(
+                f"a circuit has inputs and outputs with names of their own, not {ports}"
+            )
+        _check_range("the latency", self.latency, 0, MOST)
+        _check_range("the interval", self.interval, 1, MOST)
+        if not 0 < self.clock_period < MOST:
+            raise ValueError(f"the clock period is a number of ns above 0, not {self.clock_period}")
+
     @property
     def handshakes(self) -> bool:
         """Whether the ports have `ready` signals."""
@@ -179,23 +221,18 @@ class Circuit:
         restore_folder(rtl)
         if not (rtl / MANIFEST).is_file():
             raise FileNotFoundError(f"there is no circuit in {hardware}; run ch emit first")
-        told = read_json(rtl / MANIFEST, advice=f"delete {rtl} and run ch emit again")
+        advice = f"delete {rtl} and run ch emit again"
+        told = read_json(rtl / MANIFEST, advice=advice)
         try:
-            ports: dict[str, Any] = {
-                key: tuple(_port(row) for row in told.pop(key)) for key in PORTS
-            }
-            sources = list(told.pop("files"))
-            if gone := [name for name in sources if not (rtl / name).is_file()]:
-                raise FileNotFoundError(
-                    f"{rtl} has no {', '.join(gone)}, which the circuit needs; run ch emit again"
-                )
-            files = {name: (rtl / name).read_text("utf-8") for name in sources}
-            told["notes"] = tuple(told["notes"])
-            return cls(**told, **ports, files=files)
-        except (KeyError, TypeError, ValueError) as error:
+            files = {name: _source(rtl, name) for name in _file_names(told)}
+            circuit = _adapter().validate_json(json.dumps({**told, "files": files}), strict=True)
+            check_sources(circuit.files)
+        except ValueError as error:
+            what = _first_fault(error)
             raise ValueError(
-                f"{rtl / MANIFEST} does not describe a circuit; delete {rtl} and run ch emit again"
+                f"{rtl / MANIFEST} does not describe a circuit: {what}; {advice}"
             ) from error
+        return circuit
 
 
 def check_place(hardware: Path) -> None:
@@ -210,11 +247,59 @@ def _emitted(rtl: Path) -> list[str]:
     if not (rtl / MANIFEST).is_file():
         return []
     advice = f"delete {rtl} and run ch emit again"  # which files are the user's is not known
-    return list(read_json(rtl / MANIFEST, advice=advice).get("files", ()))
+    try:
+        return _file_names(read_json(rtl / MANIFEST, advice=advice))
+    except ValueError as error:
+        raise ValueError(f"{rtl / MANIFEST}: {error}; {advice}") from error
 
 
-PORTS = ("inputs", "outputs")
+def _file_names(told: Mapping[str, Any]) -> list[str]:
+    """Return the names of the source files in a manifest."""
+    files = told.get("files")
+    if not isinstance(files, dict):
+        raise ValueError("its 'files' are not a table of names and checksums")
+    return list(files)
 
 
-def _port(row: Mapping[str, Any]) -> Port:
-    return Port(**{**row, "shape": tuple(row["shape"]), "order": tuple(row["order"])})
+def _source(rtl: Path, name: str) -> str:
+    """Return the text of a source file, which lies beside the manifest."""
+    if not FILE_NAME.fullmatch(name):
+        return ""  # the circuit refuses the name
+    file = rtl / name
+    if file.is_symlink():
+        raise ValueError(f"{name} is a link")
+    if not file.is_file():
+        raise FileNotFoundError(f"{rtl} has no {name}, which the circuit needs; run ch emit again")
+    return file.read_text("utf-8")
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Circuit]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Circuit)
+
+
+def _first_fault(error: ValueError) -> str:
+    """Return what is wrong, of pydantic's errors the first."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _check_identifier(what: str, name: str) -> None:
+    if not IDENTIFIER.fullmatch(name):
+        raise ValueError(
+            f"the name of a {what} consists of letters, digits and '_', and starts with no digit, "
+            f"unlike {name!r}"
+        )
+
+
+def _check_range(what: str, number: int, low: int, high: int) -> None:
+    if not low <= number <= high:
+        raise ValueError(f"{what} is from {low} to {high:,}, not {number}")

@@ -19,12 +19,14 @@ from xml.etree import ElementTree
 
 from torch import Tensor
 
-from chop.files import read_json, replaced_folder, whole_file, write_whole
+from chop.files import part_folder, read_json, write_whole
 from chop.hardware.bench_source import BENCH_SOURCE
 from chop.hardware.circuit import MANIFEST, Circuit, Port
 from chop.hardware.projects import HardwareProject
+from chop.hardware.simulation.build import SIMULATORS
 from chop.hardware.simulation.programs import compiler, verilator
 from chop.hardware.tools import Tool, ToolError, find_program, need_package, run_tool
+from chop.private_cache import keep_folder, kept_folder, private_folder
 from chop.processes import import_path
 
 __all__ = ["BenchResult", "TimeUnit", "run_bench", "write_bench"]
@@ -33,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 TimeUnit = Literal["fs", "ps", "ns", "us", "ms", "sec"]
 TEST, VECTORS, PACKAGE = "test.py", "vectors.json", "__init__.py"
-STAMP = "build.json"
 WAVES = "dump.vcd"
 
 
@@ -135,33 +136,24 @@ def run_bench(
     advice = "run emit_cocotb_transform_pass again"
     if read_json(project.bench / VECTORS, advice=advice).get("circuit") != _emitted(project):
         raise ValueError(f"the test bench in {project.bench} belongs to another circuit; {advice}")
-    built = project.sim / "cocotb"
-    if not _is_built(built, circuit):
+    key = hashlib.sha256(f"{circuit.digest} {version('cocotb')}".encode()).hexdigest()[:16]
+    target = private_folder(SIMULATORS) / f"cocotb-{key}"
+    built = kept_folder(target)
+    if built is None:
         if skip_build:
             raise FileNotFoundError(
-                f"{built} has no program for this circuit; leave out skip_build"
+                f"{target.parent} has no program for this circuit; leave out skip_build"
             )
         logger.info("Building the test bench of %s with Verilator...", circuit.top)
-        _build(project, circuit, built, timeout)
+        built = _build(project, circuit, target, timeout)
     return None if skip_test else _test(project, circuit, built, waves, timeout)
 
 
-def _is_built(built: Path, circuit: Circuit) -> bool:
-    stamp = built / STAMP
-    if not stamp.is_file() or not (built / circuit.top).is_file():
-        return False
-    try:
-        told: Any = json.loads(stamp.read_text("utf-8"))
-    except ValueError:
-        return False
-    return isinstance(told, dict) and told.get("digest") == circuit.digest
-
-
-def _build(project: HardwareProject, circuit: Circuit, built: Path, timeout: float | None) -> None:
-    """Compile in a directory of its own, as make refuses paths with spaces."""
+def _build(project: HardwareProject, circuit: Circuit, target: Path, timeout: float | None) -> Path:
+    """Compile in a directory of its own, as make refuses paths with spaces; return the result."""
     tool, release = verilator(project.sim)
-    key = hashlib.sha256(f"{release} {version('cocotb')}".encode()).hexdigest()[:8]
-    runtime = project.sim / f"cocotb_runtime-{key}"
+    key = hashlib.sha256(f"{release} {version('cocotb')}".encode()).hexdigest()[:16]
+    runtime = target.with_name(f"cocotb_runtime-{key}")
     with tempfile.TemporaryDirectory(prefix="mase-cocotb-") as temporary:
         folder = Path(temporary)
         if " " in temporary:
@@ -177,14 +169,19 @@ def _build(project: HardwareProject, circuit: Circuit, built: Path, timeout: flo
         job = {"step": "build", "sources": sources, "top": circuit.top}
         work = folder / "build"
         work.mkdir()
-        _copy_objects(runtime, work)
+        known = kept_folder(runtime)
+        if known is not None:  # the same for all circuits
+            _copy_objects(known, work)
         environment = _programs(tool, folder / "bin")
         log = project.sim / "cocotb_build.log"
         _run({**job, "folder": str(work)}, log, timeout, environment)
-        _copy_objects(work, runtime)
-        with replaced_folder(built, {circuit.top, STAMP, *_names(built)}) as part:
-            shutil.copy2(work / circuit.top, part / circuit.top)
-            (part / STAMP).write_text(json.dumps({"digest": circuit.digest}) + "\n", "utf-8")
+        with part_folder(target) as part:
+            if known is None:
+                _copy_objects(work, part / "runtime")
+                keep_folder(part / "runtime", runtime)
+            (part / "done").mkdir()
+            shutil.copy2(work / circuit.top, part / "done" / circuit.top)
+            return keep_folder(part / "done", target)
 
 
 def _programs(tool: Tool, folder: Path) -> dict[str, str]:
@@ -205,15 +202,10 @@ def _programs(tool: Tool, folder: Path) -> dict[str, str]:
 
 
 def _copy_objects(source: Path, target: Path) -> None:
-    """Copy the compiled runtime of Verilator, which is the same for all circuits."""
+    """Copy the compiled runtime of Verilator."""
+    target.mkdir(exist_ok=True)
     for file in source.glob("verilat*.o"):
-        with whole_file(target / file.name) as part:
-            shutil.copyfile(file, part)
-
-
-def _names(folder: Path) -> list[str]:
-    """Return the files of an earlier build, which may have had another top."""
-    return [path.name for path in folder.iterdir()] if (folder / STAMP).is_file() else []
+        shutil.copyfile(file, target / file.name)
 
 
 def _test(

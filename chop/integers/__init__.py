@@ -11,6 +11,7 @@ from chop.integers.moving import (
     MaxPoolCodes,
     PadCodes,
     PermuteCodes,
+    PickCodes,
     ReshapeCodes,
 )
 from chop.integers.ops import IntegerOp
@@ -51,6 +52,7 @@ __all__ = [
     "NeuronTables",
     "PadCodes",
     "PermuteCodes",
+    "PickCodes",
     "QuantizeFeatures",
     "QuantizeInput",
     "Refine",

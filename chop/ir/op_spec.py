@@ -44,6 +44,7 @@ Trait = Literal[
     "transposed",  # a convolution whose weight has its inputs first
     "homogeneous",  # f(a·x) = a·f(x) for a > 0, each channel by itself; dropout in eval mode
     "pool",  # reduces fixed windows of each channel
+    "probabilities",  # makes probabilities of scores of classes, or their logarithms
     "reshape",  # gives the same numbers in the same order under another shape
 ]
 TRAITS: frozenset[str] = frozenset(get_args(Trait))

@@ -149,13 +149,18 @@ for _rows, _traits in (
     ("leaky_relu:LeakyReLU", f"{SIGNED} homogeneous"),
     ("prelu:PReLU", "homogeneous"),  # has a weight for each channel
     ("elu:ELU selu:SELU celu:CELU gelu:GELU silu:SiLU", SIGNED),
-    ("mish:Mish sigmoid/expit:Sigmoid logsigmoid/log_sigmoid:LogSigmoid", SCALAR),
+    ("mish:Mish", SCALAR),
+    ("sigmoid/expit:Sigmoid", f"{SCALAR} probabilities"),
+    ("logsigmoid/log_sigmoid:LogSigmoid", SCALAR),
     ("hardsigmoid:Hardsigmoid tanh:Tanh hardtanh:Hardtanh", SCALAR),
     ("hardswish:Hardswish", SIGNED),
     ("hardshrink:Hardshrink softshrink:Softshrink tanhshrink:Tanhshrink", SCALAR),
     ("softsign:Softsign softplus:Softplus threshold:Threshold", SCALAR),
-    ("glu:GLU softmax/_softmax/_safe_softmax:Softmax:Softmax2d softmin:Softmin", ""),
-    ("log_softmax/_log_softmax:LogSoftmax gumbel_softmax", ""),
+    ("glu:GLU", ""),
+    ("softmax/_softmax/_safe_softmax:Softmax:Softmax2d", "probabilities"),
+    ("softmin:Softmin", ""),
+    ("log_softmax/_log_softmax:LogSoftmax", "probabilities"),
+    ("gumbel_softmax", ""),
 ):
     _define_all("module_related_func", _rows, traits=_traits, quantized="data_in")
 

@@ -31,6 +31,10 @@ class EdgeFunction(abc.ABC):
         """Return new parameters; `size` is how many numbers a function consists of."""
 
     @abc.abstractmethod
+    def sizes(self, size: int) -> dict[str, int]:
+        """Return of how many numbers the parameters of one edge consist."""
+
+    @abc.abstractmethod
     def values(self, u: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Return the values of the functions for arguments [..., inputs, outputs]."""
 
@@ -56,6 +60,9 @@ class PerceptronOnEdge(EdgeFunction):
     def initial(self, num_inputs: int, num_outputs: int, size: int) -> Sequence[Tensor]:
         scales = (1.0, 0.5, size**-0.5)
         return [torch.randn(num_inputs, num_outputs, size) * scale for scale in scales]
+
+    def sizes(self, size: int) -> dict[str, int]:
+        return dict.fromkeys(self.names, size)
 
     def values(self, u: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         weight_in, bias_in, weight_out = parameters
@@ -92,8 +99,12 @@ class SplineOnEdge(EdgeFunction):
     names = ("coefficients", "base")
 
     def initial(self, num_inputs: int, num_outputs: int, size: int) -> Sequence[Tensor]:
-        coefficients = torch.randn(num_inputs, num_outputs, size + 3) * 0.5
-        return [coefficients, torch.randn(num_inputs, num_outputs, 1)]
+        coefficients, base = self.sizes(size).values()
+        drawn = torch.randn(num_inputs, num_outputs, coefficients) * 0.5
+        return [drawn, torch.randn(num_inputs, num_outputs, base)]
+
+    def sizes(self, size: int) -> dict[str, int]:
+        return {"coefficients": size + 3, "base": 1}
 
     def values(self, u: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         coefficients, base = parameters

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from chop.layers.edge_libraries import edge_library
 from chop.numerics.fast.mode import fused_mode
+from chop.numerics.fast.pointers import address
 
+KERNEL = "edge_rows"
 TYPES = {torch.float32: "float32", torch.float64: "float64"}
 POINTERS = {"summed": 3, "collected": 5, "multiplied": 4}  # arguments that are tensors
 
@@ -27,7 +30,7 @@ def summed(rows: Tensor, index: Tensor) -> Tensor:
     if function is None:
         return F.embedding_bag(index.flatten(0, 1), rows, mode="sum").view(shape)
     result = rows.new_empty(shape)
-    _call(function, (result, rows, index), index, rows.shape[-1])
+    _call(function, index, {"sums": result}, {"rows": rows})
     return result
 
 
@@ -40,7 +43,8 @@ def collected(grads: Tensor, weights: Tensor, index: Tensor, count: int) -> tupl
     total, weighted = grads.new_zeros(count, outputs), grads.new_zeros(count, outputs)
     function = _function("collected", grads)
     if function is not None:
-        _call(function, (total, weighted, grads, weights, index), index, outputs)
+        results = {"total": total, "weighted": weighted}
+        _call(function, index, results, {"grads": grads, "weights": weights})
         return total, weighted
     rows = grads.unsqueeze(2).expand(-1, -1, index.shape[2], -1)
     places = index.reshape(-1, 1).expand(-1, outputs)
@@ -56,15 +60,25 @@ def multiplied(rows: Tensor, grads: Tensor, index: Tensor) -> Tensor:
         taken = F.embedding(index.flatten(0, 1), rows)
         return torch.bmm(taken, grads.reshape(-1, grads.shape[-1], 1)).view(index.shape)
     result = rows.new_empty(index.shape)
-    _call(function, (result, rows, grads, index), index, rows.shape[-1])
+    _call(function, index, {"products": result}, {"rows": rows, "grads": grads})
     return result
 
 
-def _call(function: Any, tensors: tuple[Tensor, ...], index: Tensor, outputs: int) -> None:
-    kept = [tensor.contiguous() for tensor in tensors]  # until the call is over
-    assert all(tensor.is_contiguous() for tensor in tensors[: len(tensors) - 3])
-    pointers = (tensor.data_ptr() for tensor in kept)
-    function(*pointers, *index.shape, outputs, torch.get_num_threads())
+def _call(
+    function: Any, index: Tensor, results: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> None:
+    """Call a function of the library with tensors that have the names of its arguments."""
+    kept = {**results, **{name: t.contiguous() for name, t in given.items()}}  # until the end
+    rows = next(kept[name] for name in ("rows", "total") if name in kept)
+    networks, samples, inputs = index.shape
+    count, outputs = rows.shape
+    shapes = dict.fromkeys(("rows", "total", "weighted"), (count, outputs))
+    shapes |= dict.fromkeys(("sums", "grads"), (networks, samples, outputs))
+    shapes |= dict.fromkeys(("products", "weights"), (networks, samples, inputs))
+    found = [address(KERNEL, name, t, shapes[name], rows.dtype) for name, t in kept.items()]
+    index = index.contiguous()
+    at = address(KERNEL, "index", index, index.shape, torch.int64, below=count)
+    function(*found, at, networks, samples, inputs, outputs, torch.get_num_threads())
 
 
 def _function(name: str, like: Tensor) -> Any:
@@ -85,4 +99,4 @@ def _function(name: str, like: Tensor) -> Any:
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     symbols = [f"rows_{name}_{kind}" for name in POINTERS for kind in TYPES.values()]
-    return edge_library("edge_rows", symbols)
+    return edge_library(KERNEL, symbols)

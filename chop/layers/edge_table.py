@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
 from chop.layers.edge_autograd import sums_by_codes
 from chop.layers.edge_codes import EdgeGrid, table_entries
@@ -19,6 +21,7 @@ from chop.numerics.learned import Cost, LearnsBits, whole
 
 FEW_SAMPLES = 256  # up to which codes do not pay
 MOMENTUM = 0.05
+DEVIATIONS, TINY = 3.0, 1e-30  # of the values of an edge, which its integer bits hold
 WIDTHS = ("in_integer_bits", "in_frac_bits", "out_integer_bits", "out_frac_bits")
 
 
@@ -83,6 +86,33 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
         for ones, zeros in ((self.gain, self.shift), (self.running_var, self.running_mean)):
             ones.fill_(1.0)
             zeros.fill_(0.0)
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        """Return what the tensors must be like, as the kernels find them by these sizes."""
+        edges, outputs = (self.n_in, self.n_out), TensorRule((self.n_out,))
+        per_output = dict.fromkeys(("gain", "shift", "running_mean", "running_var"), outputs)
+        sizes = self._function.sizes(self.hidden)
+        return {
+            **dict.fromkeys(WIDTHS, TensorRule(edges)),
+            **per_output,
+            **{name: TensorRule((*edges, size)) for name, size in sizes.items()},
+        }
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has the statistics, gains and shifts of a layer that was never trained."""
+        ones, zeros = (self.gain, self.running_var), (self.shift, self.running_mean)
+        return all(bool((t == 1).all()) for t in ones) and not any(bool(t.any()) for t in zeros)
+
+    @torch.no_grad()
+    def start_at(self, mean: Tensor, spread: Tensor) -> None:
+        """Begin with sums of that mean and standard deviation, and the integer bits for them."""
+        root = math.sqrt(self.n_in)
+        self.gain.copy_(spread)
+        self.shift.copy_(mean / root)
+        largest = (self.shift.abs() + DEVIATIONS * self.gain.abs()) / root  # of one edge
+        bits = largest.clamp(min=TINY).log2().ceil().to(self.out_integer_bits)
+        self.out_integer_bits.copy_(torch.maximum(self.out_integer_bits, bits))
 
     @classmethod
     def from_tables(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from chop.layers.edge_functions import EdgeFunction, PerceptronOnEdge
 from chop.layers.edge_libraries import edge_library
 from chop.layers.edge_sums import EdgeNumbers, Sums
 from chop.numerics.fast.mode import fused_mode
+from chop.numerics.fast.pointers import address
 
+KERNEL = "edge_training"
 Pointers = ctypes.c_void_p * 10
 
 
@@ -25,14 +28,15 @@ def trained_sums(x: Tensor, numbers: EdgeNumbers, function: EdgeFunction) -> Sum
     """Return the sums for samples [networks, batch, inputs]; None if the kernel cannot."""
     if not _suits(x, numbers, function):
         return None
-    networks, samples, _ = x.shape
-    outputs = numbers.gain.shape[-1]
-    y, mean, var = x.new_empty(networks, samples, outputs), *x.new_empty(2, networks, outputs)
-    tensors = _flat(x, numbers)
-    results = [_pointer(t) for t in (y, mean, var)]
+    given = _Given.of(x, numbers, function)
+    networks, samples, _, outputs, _ = given.sizes
+    shapes = {"y": (networks, samples, outputs), "mean": (networks, outputs)}
+    shapes["var"] = shapes["mean"]
+    results = {name: x.new_empty(shape) for name, shape in shapes.items()}
+    found = [address(KERNEL, name, t, shapes[name]) for name, t in results.items()]
     call = _library().edges_forward  # type: ignore[union-attr]
-    made = call(_pointers(tensors), *results, _sizes(x, numbers), torch.get_num_threads())
-    return (y, mean, var) if made else None
+    made = call(given.pointers(), *found, given.counts, torch.get_num_threads())
+    return (results["y"], results["mean"], results["var"]) if made else None
 
 
 def trained_gradients(
@@ -41,11 +45,13 @@ def trained_gradients(
     """Return the gradients of x and of all other numbers, as `code_gradients`, or None."""
     if not _suits(x, numbers, function):
         return None
-    tensors, grad = _flat(x, numbers), grad.contiguous()
-    results = [torch.empty_like(t) if for_x or k else None for k, t in enumerate(tensors)]
+    given, grad = _Given.of(x, numbers, function), grad.contiguous()
+    networks, samples, _, outputs, _ = given.sizes
+    of_grad = address(KERNEL, "grad", grad, (networks, samples, outputs))
+    results = [torch.empty_like(t) if for_x or k else None for k, t in enumerate(given.tensors)]
     call = _library().edges_backward  # type: ignore[union-attr]
-    sizes, threads = _sizes(x, numbers), torch.get_num_threads()
-    made = call(_pointers(tensors), _pointer(grad), _pointers(results), sizes, threads)
+    threads = torch.get_num_threads()
+    made = call(given.pointers(), of_grad, given.pointers(results), given.counts, threads)
     return (results[0], [t for t in results[1:] if t is not None]) if made else None
 
 
@@ -60,25 +66,42 @@ def _suits(x: Tensor, numbers: EdgeNumbers, function: EdgeFunction) -> bool:
     )
 
 
-def _flat(x: Tensor, numbers: EdgeNumbers) -> list[Tensor]:
-    """Return the tensors in the order of the kernel."""
-    return [t.contiguous() for t in (x, *numbers[:6], *numbers.parameters)]
+class _Given(NamedTuple):
+    """The tensors of a call in the order of the kernel, and what shapes they must have."""
 
+    tensors: list[Tensor]
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]  # networks, samples, inputs, outputs, hidden units
 
-def _sizes(x: Tensor, numbers: EdgeNumbers) -> Any:
-    networks, samples, inputs = x.shape
-    outputs, hidden = numbers.gain.shape[-1], numbers.parameters[0].shape[-1]
-    return (ctypes.c_int64 * 5)(networks, samples, inputs, outputs, hidden)
+    @classmethod
+    def of(cls, x: Tensor, numbers: EdgeNumbers, function: EdgeFunction) -> _Given:
+        tensors = [t.contiguous() for t in (x, *numbers[:6], *numbers.parameters)]
+        sizes = (*x.shape, numbers.gain.shape[-1], numbers.parameters[0].shape[-1])
+        return cls(tensors, ("x", *EdgeNumbers._fields[:6], *function.names), sizes)
 
+    @property
+    def counts(self) -> Any:
+        return (ctypes.c_int64 * 5)(*self.sizes)
 
-def _pointer(tensor: Tensor) -> Any:
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
-def _pointers(tensors: list[Tensor] | list[Tensor | None]) -> Any:
-    return Pointers(*(None if t is None else t.data_ptr() for t in tensors))
+    def pointers(self, tensors: Sequence[Tensor | None] | None = None) -> Any:
+        """Return the addresses of these tensors, or of others that have the same shapes."""
+        networks, samples, inputs, outputs, hidden = self.sizes
+        edges, per_output = (networks, inputs, outputs), (networks, outputs)
+        shapes = ((networks, samples, inputs), *4 * (edges,), *2 * (per_output,))
+        each = zip(
+            self.names,
+            self.tensors if tensors is None else tensors,
+            (*shapes, *3 * ((*edges, hidden),)),
+            strict=True,
+        )
+        return Pointers(*(None if t is None else address(KERNEL, n, t, s) for n, t, s in each))
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    return edge_library("edge_training", ("edges_forward", "edges_backward"))
+    library = edge_library(KERNEL, ("edges_forward", "edges_backward"))
+    if library is not None:
+        pointer, sizes = ctypes.c_void_p, ctypes.c_int64 * 5
+        library.edges_forward.argtypes = (Pointers, *3 * (pointer,), sizes, ctypes.c_int)
+        library.edges_backward.argtypes = (Pointers, pointer, Pointers, sizes, ctypes.c_int)
+    return library

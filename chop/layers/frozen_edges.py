@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
 from chop.layers.edge_costs import edge_cost
 from chop.numerics.integer import Integer, Overflow, Rounding
@@ -60,6 +61,15 @@ class FrozenEdgeTable(Leaf, nn.Module):
     out_width: Tensor
     out_frac: Tensor
     bias_codes: Tensor
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        """Return what the tensors must be like, as results are looked up by these numbers."""
+        edges = (self.n_in, self.n_out)
+        codes = self.entries.shape[-1].bit_length() - 1 if self.entries.dim() else 0
+        rules = dict.fromkeys(("in_frac", "out_width", "out_frac"), TensorRule(edges, "whole"))
+        rules["entries"] = TensorRule((*edges, None), "whole")
+        rules["bias_codes"] = TensorRule((self.n_out,), "whole")
+        return {**rules, "in_width": TensorRule(edges, "whole", 0, codes)}
 
     @classmethod
     def from_tables(

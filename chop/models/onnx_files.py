@@ -53,14 +53,18 @@ def onnx_info(file: str) -> MaseModelInfo:
     )
 
 
-def build_onnx(file: str, info: MaseDatasetInfo) -> nn.Module:
+def build_onnx(
+    file: str, info: MaseDatasetInfo, *, sizes: Mapping[str, int] | None = None
+) -> nn.Module:
     """Read a file for a data set, in float; its formats are in the model's `meta`.
+
+    `sizes` fixes free sizes other than the batch, by their name in the file.
 
     Images with their channels first are turned for a network that takes them last, as Keras's do.
     """
     from chop.onnx.reading import read_network
 
-    network = read_network(file)
+    network = read_network(file, sizes=sizes)
     model, inputs = network.model, network.inputs
     if any(each.shape and isinstance(each.shape[0], int) for each in inputs):
         raise ValueError(

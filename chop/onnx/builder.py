@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from chop.onnx.packages import need_package
+from chop.onnx.workarounds import work_around_faults
 from chop.version import __version__
 
 __all__ = ["IR_VERSION", "OPSET", "ModelBuilder"]
@@ -111,6 +112,8 @@ class ModelBuilder:
         """Return the `onnx.ModelProto`, with facts about the network as its metadata."""
         from onnx import helper
 
+        if not self.domains:  # those of QONNX are for other tools
+            work_around_faults(self)
         graph = helper.make_graph(
             self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values())
         )

@@ -29,11 +29,11 @@ def select(
     name is an error that suggests the nearest one. A type or an expression without a match in this
     graph gives a warning; with `must_match`, such an expression is an error too.
     """
-    wanted = list(dict.fromkeys(keys))
+    wanted = list(keys)
     if must_match and by == "regex_name":
         _check_matches(map(compiled, wanted), [node.name for node in graph.nodes])
     selected = matching(graph, by, wanted)
-    for key in set(wanted) - set(selected.values()):
+    for key in sorted({*wanted} - {*selected.values()}):
         logger.warning("no node of the graph matches %s %r", by, key)
     return selected
 
@@ -87,7 +87,7 @@ def _check_known(by: By, wanted: list[str], called: Iterable[list[str]]) -> None
     known = {name for each in names for name in each}
     listed = dict.fromkeys([each[0] for each in names] + (sorted(OPS) if by == "type" else []))
     for key in wanted:
-        if key not in known and key not in listed:
+        if not isinstance(key, str) or (key not in known and key not in listed):
             raise UnknownName("op" if by == "type" else "node", key, listed)
 
 
@@ -102,5 +102,5 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """Compile a regular expression; raises an error that explains what is wrong with it."""
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, TypeError) as error:  # a list is no pattern
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error

@@ -81,7 +81,8 @@ def get_dummy_input(
     matched by name, others by position. Without a model, the name is `x`.
     On the default device, `meta`, tensors have no values; use `"cpu"` to get them.
     """
-    assert data_module.train_dataset is not None, "call data_module.setup() first"
+    if data_module.train_dataset is None:
+        raise ValueError("the data module holds no data yet; call its prepare_data() and setup()")
     task = _checked(task, model_info)
     if _is_text(model_info):
         sample = _inputs(model_info, task, data_module.train_dataset[0], model)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor, fx, nn
 
 from chop.dataset.nested import Inputs, num_samples, rows_of, shapes_of
 from chop.dataset.tensors import TensorSplit
+from chop.ir.probabilities import KeepsScores
 from chop.memory import memory_for
 from chop.training.feed import Feed
 from chop.training.outputs import Predictor, prediction_of
 from chop.training.tasks import CLASSIFICATION, TrainingTask
+
+logger = logging.getLogger(__name__)
 
 
 def float_type(model: nn.Module) -> torch.dtype:
@@ -26,18 +31,23 @@ def check_fit(
     x, y = feed.few()
     task.check_labels(y)
     labels = feed.split.y if isinstance(feed.split, TensorSplit) else y
-    task.check_outputs(_prediction(model, x), y, labels)
+    prediction, scores = _prediction(model, x)
+    task.check_outputs(prediction, y, labels)
+    if scores is not None and task.of_scores:
+        logger.info("The network ends in softmax or sigmoid: losses are taken of what enters it")
     if learning:
         _check_last_batch(model, feed, x)
 
 
-def _prediction(model: nn.Module, x: Inputs) -> Tensor:
+def _prediction(model: nn.Module, x: Inputs) -> tuple[Tensor, Tensor | None]:
+    """Return the prediction, and the scores of which it is the softmax."""
     was_training = model.training
     predict = Predictor(model)
     predict.call.signature.match(x)
     model.eval()
     try:
-        with torch.no_grad(), memory_for(f"compute a batch of {num_samples(x)}"):
+        what = f"compute a batch of {num_samples(x)}"
+        with torch.no_grad(), memory_for(what), KeepsScores() as kept:
             output = predict.call(x)
     except Exception as error:
         # unlike the code of a model, generated code of a graph has nothing to debug
@@ -53,7 +63,8 @@ def _prediction(model: nn.Module, x: Inputs) -> Tensor:
         ) from error
     finally:
         model.train(was_training)
-    return prediction_of(output)
+    prediction = prediction_of(output)
+    return prediction, kept.origin(prediction)[0]
 
 
 def _check_last_batch(model: nn.Module, feed: Feed, x: Inputs) -> None:

@@ -27,7 +27,7 @@ def evaluate(
     """Return the score of `model` in eval mode; `reduce` sums over all processes."""
     was_training = model.training
     model.eval()
-    tally, predict = task.tally(), Predictor(model)
+    tally, predict = task.tally(), Predictor(model, scores=task.of_scores)
     try:
         with at_rest(model), torch.inference_mode(), mixed.autocast():
             for number, (x, y) in enumerate(batches):

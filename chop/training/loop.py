@@ -40,6 +40,7 @@ from chop.training.steps import (
     Step,
     StepOutcome,
 )
+from chop.training.targets import start_at_targets
 from chop.training.tasks import CLASSIFICATION, TrainingTask, logged, task_named
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ class Training:
         self.hyper_parameters = hyper_parameters or {}
         self.trained_on = facts_of(data_module)
         self.mixed = Mixed(options.precision, self.place.device)
+        start_at_targets(model, data_module.train_dataset, task)
         self.model = model.to(self.place.device)
         if options.precision == "64":
             self.model.double()

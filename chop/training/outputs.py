@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from chop.dataset.matching import ModelCall
-from chop.dataset.nested import Inputs
+from chop.dataset.nested import Inputs, copied
+from chop.ir.probabilities import INVERSES, KeepsScores
 
 KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
 
@@ -17,15 +19,40 @@ KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
 class Predictor:
     """Calls a model with inputs of a data set, and returns its prediction.
 
-    `forward` may wrap the model, for several devices.
+    `forward` may wrap the model, for several devices. With `scores`, the prediction of a model
+    that ends in softmax is what enters it.
     """
 
-    def __init__(self, model: nn.Module, forward: Callable[..., Any] | None = None) -> None:
-        self.call = ModelCall(model, forward)
+    def __init__(
+        self, model: nn.Module, forward: Callable[..., Any] | None = None, *, scores: bool = False
+    ) -> None:
+        self.model, self.call = model, ModelCall(model, forward)
+        self._end: str | None = None if scores else ""  # the op at the end; None: not known yet
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        output = self.call(inputs)
-        return output if isinstance(output, Tensor) else prediction_of(output)
+        if self._end == "":
+            return prediction_of(self.call(inputs))
+        if self._end is not None and torch.compiler.is_compiling():  # which breaks at modes
+            return INVERSES[self._end](prediction_of(self.call(inputs)))
+        prediction, scores, self._end = prediction_and_scores(lambda: self.call(inputs))
+        return prediction if scores is None else scores
+
+    def learn_the_end(self, inputs: Inputs) -> None:
+        """Run the model once in eval mode, so that compiled code knows how it ends."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                self(copied(inputs))
+        finally:
+            self.model.train(was_training)
+
+
+def prediction_and_scores(run: Callable[[], Any]) -> tuple[Tensor, Tensor | None, str]:
+    """Return the prediction of a run of a model, and the scores and the op that it comes from."""
+    with KeepsScores() as kept:
+        prediction = prediction_of(run())
+    return prediction, *kept.origin(prediction)
 
 
 def prediction_of(output: Any) -> Tensor:

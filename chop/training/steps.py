@@ -110,7 +110,7 @@ class Step:
         self.model, self.optimizer, self.options, self.mixed = model, optimizer, options, mixed
         self.task, self.objective = task, objective or objective_of(task)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.forward: Forward = Predictor(model, forward)
+        self.forward = Predictor(model, forward, scores=task.of_scores)
         self.loss_of = self._loss
         if options.compile:
             self.loss_of = torch.compile(self._loss, dynamic=False)
@@ -126,6 +126,8 @@ class Step:
         """Add the gradient of one batch, weighted with `1 / parts`."""
         if self._size is None:
             self._size = len(y)
+            if self.options.compile:
+                self.forward.learn_the_end(x)
         # compiling again for the smaller last batch of an epoch costs more than it saves
         loss_of = self.loss_of if len(y) == self._size else self._loss
         if self.mixed.half is None:

@@ -42,6 +42,7 @@ class TrainingTask(ABC):
     metrics: ClassVar[Mapping[str, Direction]]
     watched: ClassVar[str]  # the metric of single batches
     by_class: ClassVar[str | None] = None  # the metric of each class
+    of_scores: ClassVar[bool] = True  # whether its loss applies softmax to the outputs itself
     guess: ClassVar[str]  # a description of the best constant guess
 
     @abstractmethod
@@ -132,6 +133,7 @@ class Regression(TrainingTask):
         "mae": "minimize",
     }
     watched = "mae"
+    of_scores = False
     guess = "always guessing the mean"
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:

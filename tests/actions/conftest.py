@@ -3,12 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.fixture
@@ -44,14 +41,6 @@ def ch_process(tmp_path, environment):
         return done
 
     return run
-
-
-@pytest.fixture
-def shared():
-    """The folder with real data beside the clone, for the tests that compare with it."""
-    if not SHARED.is_dir():
-        pytest.skip("the genuine rows and checkpoints are not beside this clone")
-    return SHARED
 
 
 @pytest.fixture

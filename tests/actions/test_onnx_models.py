@@ -121,7 +121,7 @@ def test_from_a_file_to_a_circuit_that_equals_the_network(kind, ch, tmp_path, re
     assert re.search(r"Mismatches +0\n", err), err
 
 
-def quantised_mlp(tmp_path):
+def quantised_mlp(tmp_path, name="fc"):
     """Write a network of one layer with Q/DQ pairs."""
     builder = ModelBuilder("quantised")
     x = builder.input("x", np.float32, ["batch", 16])
@@ -129,8 +129,8 @@ def quantised_mlp(tmp_path):
     weight = [builder.constant(F(2**-5)), builder.constant(np.int8(0))]
     x = builder.add("DequantizeLinear", builder.add("QuantizeLinear", x, *pair), *pair)
     codes = np.random.default_rng(0).integers(-30, 30, (5, 16)).astype(np.int8)
-    w = builder.add("DequantizeLinear", builder.constant(codes, "fc.weight"), *weight)
-    y = builder.add("Gemm", x, w, transB=1, result="fc")
+    w = builder.add("DequantizeLinear", builder.constant(codes, f"{name}.weight"), *weight)
+    y = builder.add("Gemm", x, w, transB=1, result=name)
     builder.output(y, "y", np.float32, ["batch", 5])
     return save_model(builder.model(), tmp_path / "quantised.onnx")
 
@@ -149,6 +149,17 @@ def test_a_quantised_file_is_tested_and_emitted_as_it_is(ch, tmp_path):
     assert "--load" not in command
     assert "--project c" in command
     assert re.search(r"data_in_0 +16 codes, signed 8-bit", err)
+
+
+def test_a_network_with_the_long_names_of_a_converter_is_emitted(ch, tmp_path):
+    name = ";".join(f"StatefulPartitionedCall/model_{i}/../../dense/MatMul" for i in range(12))
+    file = quantised_mlp(tmp_path, name)
+    np.savez(tmp_path / "rows.npz", x=array(100, 16), y=np.arange(100) % 5)
+    words = [file, "npz", "--data-path", tmp_path / "rows.npz", "--cpu", 0, "--standardize", "off"]
+    ch("emit", *words, "--project", "c")
+    made = [path for path in (tmp_path / "out" / "c").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".sv" for path in made)
+    assert all(len(path.name) < 80 for path in made)
 
 
 def test_files_that_do_not_fit_are_refused_in_one_sentence(jets, images, here, tmp_path):
@@ -179,6 +190,31 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(jets, images, here, t
         last = done[2].rstrip().splitlines()[-1]
         assert last.startswith("ch: ")
         assert reason in last, last
+
+
+def test_a_free_size_is_given_on_the_command_line_or_in_a_file(ch, here, tmp_path):
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], name="split", axis=1, num_outputs=2),
+        helper.make_node("MatMul", ["a", "k"], ["y"], name="fc"),
+    ]
+    constants = {"k": array(8, 5)}
+    file = written(model(nodes, {"x": ["batch", "features"]}, ["y"], constants), tmp_path)
+    out = ["--project-dir", tmp_path / "out"]
+    code, _, err = here("test", file, "jsc-sim", *out)
+    assert code == 2
+    assert "size is free; give it with --size NAME=N" in err
+    ch("test", file, "jsc-sim", "--size", "features=16")
+    (tmp_path / "own.toml").write_text('size = ["features=16"]\n')
+    ch("test", file, "jsc-sim", "--config", tmp_path / "own.toml")
+    wrong = {
+        "features": "should be a name and a size, such as time=32, not 'features'",
+        "features=x": "not 'features=x'",
+        "rows=16": "has no free size 'rows'; its free sizes are: batch, features",
+    }
+    for text, reason in wrong.items():
+        assert reason in here("test", file, "jsc-sim", "--size", text, *out)[2]
+    _, _, err = here("train", "jsc-tiny", "jsc-sim", "--size", "features=16", *out)
+    assert "--size is the size of a dimension of an .onnx file" in err
 
 
 def test_weights_that_are_not_finite_can_be_allowed(ch, tmp_path):

@@ -250,10 +250,19 @@ def test_a_checkpoint_without_a_record_says_what_is_assumed(trained, scored, tmp
     assert "does not record its classes; its outputs are taken for ape, bee, cat" in said
 
 
-def test_nothing_is_assumed_of_a_file_that_is_refused(trained, here, tmp_path):
+def test_a_checkpoint_without_its_type_has_the_record_of_its_data(trained, scored, tmp_path):
+    words = ("npz", "--data-path", tmp_path / "all.npz")
+    by_type, _ = scored(trained, *words)
+    by_content, said = scored(trained, *words, load_type="mz")
+    assert by_content == by_type
+    assert "does not record its classes" not in said
+
+
+@pytest.mark.usefixtures("trained")
+def test_nothing_is_assumed_of_a_file_that_is_refused(here, tmp_path):
     (tmp_path / "text.txt").write_text("not a checkpoint")
     (tmp_path / "empty").mkdir()
-    for name in (trained, tmp_path / "text.txt", tmp_path / "empty"):
+    for name in (tmp_path / "text.txt", tmp_path / "empty"):
         words = ("--data-path", tmp_path / "all.npz", "--load", name, "--cpu", 0)
         code, _, err = here("test", "jsc-toy", "npz", *words, "--project-dir", tmp_path / "out")
         assert code == 1, err

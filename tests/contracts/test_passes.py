@@ -60,6 +60,7 @@ EXAMPLES = {
         "num_samples": 5,
     },
     "quantize": {"by": "type", "default": {"config": {"name": None}}, "conv2d": INTEGER},
+    "quantize_static": {"weight_width": 6, "power_of_two": False},
     "calculate_avg_bits": {"legacy_sum": True},
     "calculate_flops": {"dummy_in": {"x": X}},
     "sensitivity": {"formats": {"int8": INTEGER}, "input_generator": Inputs(), "num_batches": 2},
@@ -187,6 +188,8 @@ def graph(name, package):
     if name.startswith("emit_"):
         return emitted_graph(name)
     ready = ready_graph()
+    if name == "quantize_static":
+        return PASSES["calibrate"](ready, EXAMPLES["calibrate"])[0]
     return PASSES["quantize"](ready, QUANTISED[name])[0] if name in QUANTISED else ready
 
 

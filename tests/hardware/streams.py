@@ -1,7 +1,10 @@
 """Integer graphs for tests of streaming circuits, and a comparison with them."""
 
+import contextlib
 import itertools
+import random
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -66,6 +69,17 @@ def requantised():
         ending(graph, graph.add(f"far{number}", Requantize(format), ["x"], "far"))
     by_channel = replace(word(6), scale=Scale.of(torch.tensor([0.1, 0.3, 0.7, 1, 2, 0.05, 0.2])))
     return ending(graph, graph.add("channels", Requantize(by_channel), ["x"], "channels"))
+
+
+def far_bounds():
+    """Bounds far beyond few bits: zero points, and clamps at the ends of 64 bits."""
+    graph = of_input(7, width=2, frac=0)
+    for point, scale in itertools.product((100, 20, 255), (1.0, 0.37)):
+        affine = Word(-point, 255 - point, Scale.of(scale), 8, False, zero_point=point)
+        ending(graph, graph.add(f"z{point}_{scale}", Requantize(affine), ["x"], "z"))
+    for number, ends in enumerate([(-1, 1 << 40), (-(1 << 40), 0), (5, 9), (-300, -200)]):
+        ending(graph, graph.add(f"c{number}", ClampCodes(*ends), ["x"], "c"))
+    return graph
 
 
 def pointwise(other_orders=True):
@@ -159,6 +173,62 @@ class Residual(nn.Module):
         x = x + self.wide(x + self.depth(x))
         x = self.pool(self.short(x) + self.long(x))
         return self.last(self.line(x.flatten(2)).transpose(1, 2))
+
+
+class Windows(nn.Module):
+    """Convolutions and pools of all kinds over one image, many with windows of padding alone."""
+
+    LAYERS: ClassVar = {1: (nn.Conv1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.MaxPool2d)}
+
+    def __init__(self, layers, channels, rank=2):
+        super().__init__()
+        self.first = self.LAYERS[rank][0](channels, channels, 1)
+        self.layers = nn.ModuleList(layers)
+
+    @classmethod
+    def drawn(cls, seed, rank, channels, size, count=8):
+        """Layers with random strides, paddings, dilations and groups that fit an image."""
+        draws, layers = random.Random(seed), []
+        conv, pool = cls.LAYERS[rank]
+
+        def pick(low, *highs):
+            return tuple(draws.randint(low, high) for high in highs)
+
+        while len(layers) < count:
+            kernel, stride = pick(1, *[3] * rank), pick(1, *[3] * rank)
+            if draws.random() < 0.7:
+                options = {"padding": pick(0, *[4] * rank), "dilation": pick(1, *[3] * rank)}
+                options |= {"groups": draws.choice([1, 2, channels]), "bias": draws.random() < 0.5}
+                layer = conv(channels, 2 * channels, kernel, stride, **options)
+            else:
+                options = {"padding": pick(0, *(k // 2 for k in kernel))}
+                layer = pool(kernel, stride, ceil_mode=draws.random() < 0.5, **options)
+            with contextlib.suppress(RuntimeError):  # the window is larger than the image
+                layer(torch.zeros(1, channels, *size))
+                layers.append(layer)
+        return cls(layers, channels, rank)
+
+    def forward(self, x):
+        x = self.first(x)
+        return tuple(layer(x) for layer in self.layers)
+
+
+def separable(channels, size=(6, 5)):
+    """Two pairs of a depthwise and a pointwise convolution, then one in two groups."""
+    pairs = [
+        nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, groups=channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 1),
+            nn.ReLU(),
+        )
+        for _ in range(2)
+    ]
+    first, last = nn.Conv2d(1, channels, 3, 2, 1), nn.Conv2d(channels, channels, 1, groups=2)
+    rest = [nn.Flatten(), nn.LazyLinear(5)]
+    model = nn.Sequential(first, nn.ReLU(), *pairs, last, *rest)
+    model(torch.zeros(1, 1, *size))
+    return of_model(model.eval(), (1, *size))
 
 
 def check(graph, folder, *, samples, max_parallelism=1, circuit=None, stalls=None):

@@ -1,7 +1,9 @@
 """Codes travel through the ports of a circuit and come back, and its files are whole."""
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from chop.hardware.circuit import MANIFEST, Circuit, Port
 from chop.hardware.names import KEYWORDS, legal_name
+from chop.hardware.source_check import check_sources
 
 WIDTHS = st.integers(1, 63)
 
@@ -33,7 +36,8 @@ def test_the_first_code_is_in_the_lowest_bits():
 def circuit(**more):
     port = Port("data_in_0", "x", (2,), 4, True, 2)
     files = {"top.sv": "module top;\nendmodule\n"}
-    values = {"files": files, "inputs": (port,), "outputs": (port,), "clock_period": 5.0}
+    ports = {"inputs": (port,), "outputs": (replace(port, name="data_out_0"),)}
+    values = {"files": files, **ports, "clock_period": 5.0}
     return Circuit("top", "unrolled", "verilog", **{**values, "latency": 3, **more})
 
 
@@ -78,6 +82,52 @@ def test_the_advice_for_a_broken_manifest_works(tmp_path, text):
     shutil.rmtree(tmp_path / "rtl")
     circuit().write(tmp_path)
     assert Circuit.read(tmp_path) == circuit()
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        (
+            lambda m: m.update(files={"../a.sv": ""}),
+            r"name of a source file .* unlike '\.\./a\.sv'",
+        ),
+        (lambda m: m.update(files={"/etc/hosts": ""}), "name of a source file"),
+        (lambda m: m.update(files=["top.sv"]), "'files' are not a table of names and checksums"),
+        (lambda m: m.update(top="top; shell rm"), "name of a top module"),
+        (lambda m: m["layers"].update(fc1="a b"), "name of a module"),
+        (lambda m: m["inputs"][0].update(name="x; }"), r"inputs\.0: the name of a port"),
+        (lambda m: m["inputs"][0].update(lanes="2"), r"inputs\.0\.lanes: .* valid integer"),
+        (lambda m: m["inputs"][0].update(width=65), "the width of data_in_0 is from 1 to 64"),
+        (lambda m: m["inputs"][0].update(order=[1]), "lists each of its 1 dimensions once"),
+        (lambda m: m["outputs"][0].update(name="data_in_0"), "names of their own"),
+        (lambda m: m.update(inputs=[]), "names of their own"),
+        (lambda m: m.update(clock_period=float("nan")), "clock period is a number of ns above 0"),
+        (lambda m: m.pop("latency"), "latency: Field required"),
+        (lambda m: m.update(backend="other"), "backend: Input should be 'unrolled' or 'streaming'"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused_with_the_place(tmp_path, change, law):
+    rtl = circuit(layers={"fc1": "fc1"}).write(tmp_path)
+    told = json.loads((rtl / MANIFEST).read_text())
+    change(told)
+    (rtl / MANIFEST).write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=rf"describe a circuit: .*{law}.*; delete .*rtl and run"):
+        Circuit.read(tmp_path)
+
+
+def test_a_source_that_is_a_link_is_refused(tmp_path):
+    rtl = circuit().write(tmp_path)
+    (rtl / "top.sv").rename(tmp_path / "elsewhere.sv")
+    (rtl / "top.sv").symlink_to(tmp_path / "elsewhere.sv")
+    with pytest.raises(ValueError, match=r"top\.sv is a link"):
+        Circuit.read(tmp_path)
+
+
+def test_a_memory_may_be_read_from_a_file_of_the_circuit_only():
+    text = 'module top; initial $readmemh("rom.dat", memory); endmodule\n'
+    check_sources({"top.sv": text, "rom.dat": "00\n"})
+    with pytest.raises(ValueError, match=r"\$readmemh of a file that is not among its own"):
+        check_sources({"top.sv": text})
 
 
 def test_a_missing_source_is_named(tmp_path):

@@ -24,8 +24,15 @@ WIDTHS = (1, 8, 33, 64, 65, 200)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A directory for builds, which share the compiled library of Verilator."""
+    """A directory for logs; builds are in a cache that all tests share."""
     return tmp_path_factory.mktemp("hardware") / "with a space" / "sim"
+
+
+@pytest.fixture
+def simulators(monkeypatch, tmp_path):
+    """A directory for builds in a cache without any."""
+    monkeypatch.setenv("MASE_CACHE", str(tmp_path / "a cache"))
+    return tmp_path / "a cache" / "simulators"
 
 
 def codes(port, count=200):
@@ -158,7 +165,7 @@ def test_waves_of_another_format_are_refused(tmp_path):
 
 
 @rtl
-def test_a_build_is_used_again_until_the_sources_change(folder):
+def test_a_build_is_used_again_until_the_sources_change(folder, simulators):
     first = build_circuit(adder(), folder)
     assert build_circuit(adder(), folder) == replace(first, is_new=False)
     other = adder(files={"top.sv": ADDER.replace("+", "-")})
@@ -181,7 +188,7 @@ def test_warnings_are_told_by_lint_and_kept_with_the_build(folder):
 
 
 @rtl
-def test_a_mistake_in_the_sources_is_one_sentence_with_the_log(tmp_path):
+def test_a_mistake_in_the_sources_is_one_sentence_with_the_log(tmp_path, simulators):
     broken = adder(files={"top.sv": ADDER.replace("endmodule", "")})
     with pytest.raises(
         ToolError, match=r"Verilator failed: .*syntax error.*its output is in"
@@ -189,7 +196,7 @@ def test_a_mistake_in_the_sources_is_one_sentence_with_the_log(tmp_path):
         build_circuit(broken, tmp_path)
     log = Path(str(told.value).rpartition(" is in ")[2])
     assert "syntax error" in log.read_text()
-    assert leftovers(tmp_path) == []
+    assert leftovers(simulators) == []
 
 
 @pytest.mark.parametrize(
@@ -215,10 +222,10 @@ def test_stalls_are_shares():
 # --- tools
 
 
-def leftovers(folder):
-    """What is in a directory of builds besides logs and complete builds."""
-    whole = ("logs", "build-", "runtime-")
-    return [path.name for path in folder.iterdir() if not path.name.startswith(whole)]
+def leftovers(simulators):
+    """What is in a directory of builds besides complete ones."""
+    whole = ("build-", "runtime-")
+    return [path.name for path in simulators.iterdir() if not path.name.startswith(whole)]
 
 
 def script(path, *lines):
@@ -268,14 +275,14 @@ def test_an_old_verilator_is_refused(monkeypatch, tmp_path, version):
 )
 @rtl
 def test_a_compiler_that_fails_leaves_a_log_and_nothing_else(
-    monkeypatch, tmp_path, lines, complaint
+    monkeypatch, tmp_path, simulators, lines, complaint
 ):
     monkeypatch.setenv("CXX", str(script(tmp_path / "my c++", *lines)))
     folder = tmp_path / "sim"
     with pytest.raises(ToolError, match=rf"the C\+\+ compiler failed: .*{complaint}"):
         build_circuit(adder(), folder)
-    assert leftovers(folder) == []
-    assert not [*folder.glob("build-*")]
+    assert leftovers(simulators) == []
+    assert not [*simulators.glob("build-*")]
     assert [*(folder / "logs").glob("*-*.log")]
 
 
@@ -302,41 +309,108 @@ def build_process(folder, **environment):
     )
 
 
+@pytest.fixture(scope="module")
+def compiled_runtime(folder, tmp_path_factory):
+    """The compiled library of Verilator in a cache."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASE_CACHE", str(cache))
+        build_circuit(adder(), folder)
+    (runtime,) = (cache / "simulators").glob("runtime-*")
+    return runtime
+
+
 @pytest.fixture
-def own_folder(folder, tmp_path):
-    """A directory without builds, but with the compiled library of Verilator."""
-    build_circuit(adder(), folder)
-    for runtime in folder.glob("runtime-*"):
-        shutil.copytree(runtime, tmp_path / "sim" / runtime.name)
-    return tmp_path / "sim"
+def with_runtime(compiled_runtime, simulators):
+    """A directory of builds with nothing but the compiled library of Verilator."""
+    simulators.mkdir(parents=True)
+    shutil.copytree(compiled_runtime, simulators / compiled_runtime.name)
+    return simulators
 
 
 @rtl
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_build_leaves_no_process_and_the_next_one_succeeds(own_folder, signum):
-    folder, tmp_path = own_folder, own_folder.parent
-    fifo = tmp_path / "started"
+def test_an_interrupted_build_leaves_no_process_and_the_next_one_succeeds(
+    with_runtime, tmp_path, signum
+):
+    folder, fifo = tmp_path / "sim", tmp_path / "started"
     os.mkfifo(fifo)
     slow = script(tmp_path / "slow", f"echo $$ > '{fifo}'", "exec tail -f /dev/null")
     process = build_process(folder, CXX=str(slow))
     number = int(fifo.read_text().split()[0])  # waits for the compiler
     process.send_signal(signum)
     process.communicate()
-    assert not [*folder.glob("build-*")]
+    assert not [*with_runtime.glob("build-*")]
     if signum == signal.SIGINT:
-        assert leftovers(folder) == []
+        assert leftovers(with_runtime) == []
         with pytest.raises(ProcessLookupError):
             os.kill(number, 0)
     else:  # nothing can end the processes of one that was killed
         os.kill(number, signal.SIGKILL)
     assert build_circuit(adder(), folder).is_new
-    assert leftovers(folder) == []
+    assert leftovers(with_runtime) == []
 
 
 @rtl
-def test_two_processes_build_the_same_circuit_at_once(own_folder):
-    processes = [build_process(own_folder) for _ in range(2)]
+def test_two_processes_build_the_same_circuit_at_once(with_runtime, tmp_path):
+    processes = [build_process(tmp_path / "sim") for _ in range(2)]
     names = {process.communicate()[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0]
-    assert names == {path.name for path in own_folder.glob("build-*")}
-    assert leftovers(own_folder) == []
+    assert names == {path.name for path in with_runtime.glob("build-*")}
+    assert leftovers(with_runtime) == []
+
+
+# --- programs of strangers
+
+
+def change(folder):
+    """Put another program in the place of the one that was built."""
+    script(folder / "simulate", "touch pwned")
+
+
+def open_to_others(folder):
+    (folder / "simulate").chmod(0o777)
+
+
+def link_to_another(folder):
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(folder.with_name("elsewhere"))
+
+
+def add_a_file(folder):
+    (folder / "rom.dat").write_text("00\n")
+
+
+@rtl
+def test_a_program_in_a_project_is_never_run(folder, tmp_path, simulators):
+    own = build_circuit(adder(), folder)
+    shutil.copytree(own.folder, tmp_path / "sim" / own.folder.name)
+    key = own.folder.name.rpartition("-")[0]
+    shutil.copytree(own.folder, tmp_path / "sim" / key)  # as earlier versions named it
+    for planted in (tmp_path / "sim").iterdir():
+        change(planted)
+    assert build_circuit(adder(), tmp_path / "sim") == replace(own, is_new=False)
+
+
+@rtl
+def test_a_program_that_is_not_sound_is_built_again_with_one_warning(folder, with_runtime, caplog):
+    x = codes(adder().inputs[0])
+    own = build_circuit(adder(), folder)
+    for damage in (change, open_to_others, link_to_another, add_a_file):
+        caplog.clear()
+        damage(own.folder)
+        result = simulate_circuit(adder(), [x], folder=folder)
+        assert torch.equal(result.outputs[0], x.sum(1, keepdim=True))
+        assert result.build.is_new
+        assert [r.message for r in caplog.records if "is built again instead of used" in r.message]
+        shutil.rmtree(with_runtime / "elsewhere", ignore_errors=True)
+    assert not [*with_runtime.rglob("pwned")]
+
+
+@rtl
+def test_objects_that_were_changed_are_not_linked(folder, with_runtime, caplog):
+    (runtime,) = with_runtime.glob("runtime-*")
+    next(runtime.glob("*.o")).write_bytes(b"planted")
+    x = codes(adder().inputs[0])
+    assert simulate_circuit(adder(), [x], folder=folder).build.is_new
+    assert f"{runtime} is built again instead of used" in caplog.text

@@ -30,7 +30,7 @@ from chop.integers import (
     Scale,
 )
 
-from .streams import LeNet, Residual, ending, of_input, of_model, word
+from .streams import LeNet, Residual, ending, of_input, of_model, separable, word
 
 SMALL = st.integers(1, 9)
 
@@ -93,6 +93,22 @@ def test_more_multipliers_make_a_circuit_quicker_until_the_image_is_the_limit(le
 def test_no_layer_has_more_multipliers_than_the_slowest_one_needs(lenet):
     costs = make_plan(lenet, 100).costs
     assert costs["conv2"].multipliers > costs["fc2"].multipliers == 1
+
+
+@pytest.mark.parametrize("channels", [10, 16])
+def test_depthwise_and_grouped_convolutions_are_built_at_every_parallelism(channels):
+    graph = separable(channels)
+    for most in (*range(1, 33), 64, 128, 256):
+        plan = make_plan(graph, most)
+        assert all(box.component.parameters() is not None for box in plan.boxes.values())
+        assert plan.total.multipliers >= 1
+
+
+def test_a_depthwise_convolution_of_an_input_with_empty_lanes_gets_full_ones():
+    model = nn.Sequential(nn.Conv2d(6, 6, 1, groups=3), nn.ReLU(), nn.Conv2d(6, 6, 1, groups=2))
+    graph = of_model(model.eval(), (6, 1, 1))
+    for most in range(1, 9):
+        assert streaming_circuit(graph, max_parallelism=most).interval >= 1
 
 
 def test_the_same_network_gives_the_same_bytes(residual):

@@ -48,6 +48,13 @@ X = torch.randint(-8, 7, (6, 5), generator=torch.Generator().manual_seed(0))
 Y = X + torch.tensor([1, 0, 0, 1, 0])
 
 
+@pytest.fixture
+def private_cache(tmp_path, monkeypatch):
+    """A cache without builds."""
+    monkeypatch.setenv("MASE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def project(folder, outputs=Y, **options):
     made = HardwareProject.at(folder)
     CIRCUIT.write(made.hardware)
@@ -79,13 +86,15 @@ def test_a_missing_cocotb_is_one_sentence(tmp_path, monkeypatch):
         run_bench(project(tmp_path))
 
 
-def test_a_build_that_is_not_there_cannot_be_skipped(tmp_path, package):
+def test_a_build_that_is_not_there_cannot_be_skipped(tmp_path, package, private_cache):
     package("cocotb")
     with pytest.raises(FileNotFoundError, match="has no program for this circuit; leave out skip"):
         run_bench(project(tmp_path), skip_build=True)
 
 
-def test_the_bench_of_another_circuit_is_refused_but_sources_may_be_changed(tmp_path, package):
+def test_the_bench_of_another_circuit_is_refused_but_sources_may_be_changed(
+    tmp_path, package, private_cache
+):
     package("cocotb")
     made = project(tmp_path)
     (made.rtl / "adder.sv").write_text(ADDER.replace("4'd1", "4'd2"))
@@ -159,10 +168,12 @@ def test_codes_are_compared_one_by_one_whatever_the_paths_are_called(tmp_path, p
 
 
 @pytest.mark.rtl
-def test_a_circuit_that_verilator_refuses_is_one_sentence_and_keeps_the_log(tmp_path, package):
+def test_a_circuit_that_verilator_refuses_is_one_sentence_and_keeps_the_log(
+    tmp_path, package, private_cache
+):
     package("cocotb")
     made = project(tmp_path)
     (made.rtl / "adder.sv").write_text(ADDER.replace("4'd1", "missing"))
     with pytest.raises(ToolError, match=r"cocotb failed: .*missing.*; its output is in"):
         run_bench(made)
-    assert not (made.sim / "cocotb").exists()
+    assert not [*(private_cache / "simulators").glob("cocotb-*")]

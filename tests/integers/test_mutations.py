@@ -214,6 +214,11 @@ MUTATIONS: dict[str, tuple[Any, str, Any]] = {
         "run",
         instead(lambda self, x: x.transpose(1, 2).permute(self.dims)),
     ),
+    "picks from the other end": (
+        moving.PickCodes,
+        "run",
+        instead(lambda self, x: x.flatten(1).flip(1)[:, self.places]),
+    ),
     "tables read their inputs from the other end": (
         tables.NeuronTables,
         "_looked_up",

@@ -12,7 +12,6 @@ from chop.numerics import from_config
 from chop.numerics.affine import Affine
 from chop.numerics.affine_rounding import ScaledAffine
 
-POWERS = [2.0**e for e in (-20, -7, -4, 0, 3)]
 scales = st.floats(2.0**-40, 2.0**40, width=32)
 
 
@@ -40,40 +39,13 @@ def test_it_is_onnx_quantize_linear(data):
     assert np.array_equal(fmt(x).numpy(), wanted)
 
 
-@pytest.mark.parametrize("scale", POWERS)
-@pytest.mark.parametrize("width", [2, 4, 8, 16])
-def test_it_is_torchs_own_for_powers_of_two(width, scale):
-    x = numbers() * scale
-    for point in (0, 1, -2):
-        fmt = Affine(width, scale=scale, zero_point=point)
-        wanted = torch.fake_quantize_per_tensor_affine(x, scale, point, *fmt.codes)
-        assert torch.equal(fmt(x), wanted)
-
-
-@pytest.mark.parametrize("scale", [0.1, 0.003, 7.7])
-def test_it_differs_from_torchs_own_only_where_an_inverse_is_not_exact(scale):
-    """Torch multiplies by 1 / scale, which may move a number across the middle of two codes."""
-    x = torch.randn(20_000) * scale * 50
-    fmt = Affine(8, scale=scale, zero_point=5)
-    wanted = torch.fake_quantize_per_tensor_affine(x, scale, 5, *fmt.codes)
-    found, exact = fmt(x), x.double() / torch.tensor(scale).double()
-    other = found != wanted
-    assert other.float().mean() < 1e-3
-    middles = (exact - exact.floor() - 0.5).abs()
-    assert (middles[other] < 1e-4).all()
-
-
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_scales_per_channel_are_torchs_own(axis):
+def test_channels_are_rounded_like_tensors_alone(axis):
     x = torch.randn(4, 4, 4)
-    scale, point = torch.tensor([0.5, 0.25, 2.0, 2.0**-6]), torch.tensor([0, 3, -4, 1])
-    fmt = Affine(5, axis=axis, scale=scale.tolist(), zero_point=point.tolist())
-    wanted = torch.fake_quantize_per_channel_affine(
-        x, scale, point.to(torch.int32), axis % 3, *fmt.codes
-    )
-    assert torch.equal(fmt(x), wanted)
-    for channel in range(4):  # each as a tensor alone
-        alone = Affine(5, scale=scale[channel].item(), zero_point=point[channel].item())
+    scale, point = [0.5, 0.25, 2.0, 2.0**-6], [0, 3, -4, 1]
+    fmt = Affine(5, axis=axis, scale=scale, zero_point=point)
+    for channel in range(4):
+        alone = Affine(5, scale=scale[channel], zero_point=point[channel])
         part = x.select(axis, channel)
         assert torch.equal(fmt(x).select(axis, channel), alone(part))
 

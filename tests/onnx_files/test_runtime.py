@@ -10,7 +10,7 @@ pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
 from chop.onnx import ModelBuilder, save_model
-from chop.onnx.runtime import Runtime, session_options
+from chop.onnx.runtime import Runtime, saturates_products, session_options
 from chop.onnx.runtime_module import RuntimeModule
 
 
@@ -33,9 +33,34 @@ def test_a_file_and_a_model_give_the_same_results(tmp_path):
 def test_sessions_have_fixed_threads_and_exact_products():
     options = session_options(threads=2)
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
-    assert options.get_session_config_entry("session.x64quantprecision") == "1"
     with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
         session_options(threads=0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "saturates"),
+    [
+        ("x86_64", "fma avx2 avx512f avx512_vnni", False),
+        ("AMD64", "fma avx2 avx_vnni", False),
+        ("x86_64", "fma avx2 avx512f", True),
+        ("x86_64", None, True),
+        ("aarch64", "asimddp", False),
+    ],
+)
+def test_wide_products_are_asked_for_on_x86_without_vnni_alone(
+    machine, flags, saturates, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    assert saturates_products(tmp_path / "cpuinfo") == saturates
+    monkeypatch.setattr("chop.onnx.runtime.saturates_products", lambda: saturates)
+    entry = "session.x64quantprecision"
+    if saturates:
+        assert session_options().get_session_config_entry(entry) == "1"
+    else:
+        with pytest.raises(Exception, match=entry):
+            session_options().get_session_config_entry(entry)
 
 
 @pytest.mark.parametrize(

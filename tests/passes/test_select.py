@@ -113,6 +113,9 @@ def test_a_type_that_this_graph_lacks_is_worth_a_warning(mg, caplog):
         ("type", "linaer", "unknown op 'linaer'; did you mean 'linear'?"),
         ("name", "_3", "unknown node '_3'"),
         ("regex_name", "(", "'\\(' is not a regular expression"),
+        ("name", ["_0"], r"unknown node \['_0'\]"),
+        ("type", ["linear"], r"unknown op \['linear'\]"),
+        ("regex_name", ["_.*"], r"\['_\.\*'\] is not a regular expression"),
         ("colour", "red", "Unsupported \"by\": 'colour'; it must be one of type, name, regex_name"),
     ],
 )

@@ -102,7 +102,7 @@ def test_dummy_input_is_a_whole_batch_and_has_no_values_by_default(data_module):
 
 
 def test_dummy_input_needs_data():
-    with pytest.raises(AssertionError, match=r"call data_module\.setup\(\) first"):
+    with pytest.raises(ValueError, match=r"call its prepare_data\(\) and setup\(\)"):
         get_dummy_input(VISION, MaseDataModule("toy_tiny", 4), "cls")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ OTHERWISE = "or give MODEL and DATASET with --load"
 # what decides which vectors are compared; no code, as a certificate may come from a stranger
 RECORDED = (
     *("task", "against", "samples", "random_vectors", "seed", "data_path", "standardize"),
-    *("legacy_val", "max_token_len", "load_type"),
+    *("legacy_val", "max_token_len", "load_type", "size"),
 )
-TRANSFORMED = Path("software", "transform", "transformed_ckpt")
 
 
 def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,15 @@ def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
     load = flags.get("load_name") or str(_network(folder, repeated.pop("load_name", None)))
     load_type = flags.get("load_type") or repeated.pop("load_type", "mz")
     made = {"load_name": load, "load_type": load_type}
-    return {**repeated, **flags, **own, **made, **_names(Path(load), load_type)}
+    names = _names(Path(load), load_type)
+    words = f"ch verify {names['model']} {names['dataset']} --load {load}"
+    if is_onnx_file(names["model"]) and not _is_in(folder, names["model"]):
+        raise ConfigError(
+            f"{load} names the file {names['model']}, which is not opened because a graph names "
+            f"it; if you want that, call {words}"
+        )
+    _check_data(names["dataset"], Path(load), words, {**repeated, **flags})
+    return {**repeated, **flags, **own, **made, **names}
 
 
 def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,10 +78,30 @@ def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"{file} does not say which data set it was made for; call ch verify {file} DATASET"
         )
+    _check_data(dataset, file, f"ch verify {file} {dataset}", flags)
     project_dir, name = Path(flags.get("project_dir") or default_project_dir()), file.stem
     own = {"model": str(file), "dataset": dataset, "project": flags.get("project") or name}
     repeated = _repeated(project_dir.expanduser() / own["project"]) if flags.get("again") else {}
     return {**repeated, **flags, **own}
+
+
+def _is_in(folder: Path, file: str) -> bool:
+    return Path(file).expanduser().resolve().is_relative_to(folder.resolve())
+
+
+def _check_data(dataset: str, file: Path, words: str, flags: Mapping[str, Any]) -> None:
+    """Refuse a data set that would be downloaded because a file names it."""
+    from chop.dataset import DATASETS
+    from chop.files import cache_folder
+
+    spec = DATASETS.get(dataset)
+    if spec is None or not spec.is_downloaded or flags.get("data_path"):
+        return
+    if not any((cache_folder() / spec.info.name).glob("*")):
+        raise ConfigError(
+            f"{file} names the data set {dataset}, which is not downloaded because a file names "
+            f"it; if you want that, call {words}"
+        )
 
 
 def _folder(name: str, project_dir: Path) -> Path:
@@ -102,21 +130,46 @@ def _folder(name: str, project_dir: Path) -> Path:
 
 
 def _network(folder: Path, recorded: str | None) -> Path:
-    """Return the saved graph of a project, or the one that its certificate names."""
+    """Return the saved graph of a project: that of its certificate or circuit, else its best."""
+    from chop.project_networks import networks_of
+
     if recorded is not None:
         return folder / recorded
-    if (folder / TRANSFORMED / "graph.json").is_file():
-        return folder / TRANSFORMED
-    found = sorted(file.parent for file in (folder / "software").glob("**/graph.json"))
-    if len(found) == 1:
+    best = [network.path for network in networks_of(folder, kinds=("mz",))]
+    saved = sorted(file.parent for file in (folder / "software").glob("**/graph.json"))
+    found = list(dict.fromkeys([*best, *saved]))
+    if len(found) > 1 and (match := _of_circuit(folder, found)) is not None:
+        return match
+    if best or len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ConfigError(f"{folder} has several networks ({names}); give one with --load")
+    is_searched = any((folder / "software" / "search_ckpts").glob("*.journal"))
+    apply = "build a design of its search with ch search --apply best, or " if is_searched else ""
     raise ConfigError(
-        f"{folder} has no saved graph, so the network of its files is not known; give "
+        f"{folder} has no saved graph, so the network of its files is not known; {apply}give "
         f"MODEL and DATASET with --load and --project {folder.name}, or the .onnx file as MODEL"
     )
+
+
+def _of_circuit(folder: Path, graphs: Sequence[Path]) -> Path | None:
+    """Return the first of several networks from which the circuit was emitted, if it says so."""
+    from chop.actions.certificate.verilog_way import has_circuit
+    from chop.checkpoints import load_graph
+    from chop.hardware.circuit import Circuit
+    from chop.integers.digest import graph_digest
+
+    if not has_circuit(folder):
+        return None
+    circuit = Circuit.read(folder / "hardware")
+    for path in graphs:
+        with contextlib.suppress(ValueError, OSError, NotImplementedError):
+            graph = load_graph(path)
+            graph.model.eval()
+            if graph_digest(graph.to_integers()) == circuit.network:
+                return path
+    return None
 
 
 def _names(load: Path, load_type: str) -> dict[str, str]:

@@ -162,7 +162,7 @@ class Subject:
 
     @property
     def builds(self) -> Path:
-        """The directory for simulators of circuits: not in the project, which others may write."""
+        """The directory for runs and logs of simulators: not in the project, for its owner."""
         return cache_folder() / "simulations"
 
     @cached_property

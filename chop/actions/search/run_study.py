@@ -21,7 +21,8 @@ from chop.actions.search.results.circuits import build_circuits
 from chop.actions.search.results.description import NEW_NAME, check_same, description_of
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results, plain
-from chop.actions.search.results.layers import DesignLayers, rounded_operands
+from chop.actions.search.results.layers import DesignLayers
+from chop.actions.search.results.networks import note_retrained
 from chop.actions.search.results.retrain import retrain
 from chop.actions.search.results.tested import tested_front
 from chop.actions.search.run.engines.base import Engine, InProcessEngine
@@ -30,6 +31,7 @@ from chop.actions.search.run.learning import learn_designs
 from chop.actions.search.run.loop import SearchLoop, TrialFailed
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.samplers.base import Strategy
+from chop.actions.search.space.operands import rounded_operands
 from chop.actions.search.spec.settings import Settings
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.errors import StudyInUse
@@ -95,6 +97,7 @@ def run_study(
         if settings.retrain is not None and stopped is None:
             folder, bar = location.retrained, location.progress
             facts["test"] = retrain(worker, settings.retrain, results, folder, bar=bar)
+            note_retrained(results, location)
             results.write(location.folder, facts, extra)
         if settings.gradient is not None and stopped is None:
             facts["test"] = tested_front(worker, results, location.designs)

@@ -71,6 +71,7 @@ def search(
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
     from chop.actions.search import labs
+    from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
     from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec.parent import make_parent
@@ -100,6 +101,8 @@ def search(
         logger.info("Building search space...")
         name, folder = type(model).__name__, chosen.snapshots
         spec = build_spec(parent, tables, settings, model_name=name, folder=folder, where=where)
+        if not chosen.continues:
+            check_feasible(spec)
         return run_study(spec, chosen, visualizer)
 
     if settings is not None:
@@ -181,12 +184,12 @@ def run_search(config: RunConfig, project: Project) -> None:
         untrained = parent_of(copy.deepcopy(model), None, config.load_type)
         later = dataclasses.replace(untrained, trained=True)  # as it is when the study begins
         _check_before_training(config, location, later, tables, settings)
-    project.create()
+    project.create(config)
     begins = not (location.continues or config.apply is not None or searches_itself)
     with nullcontext(True) if is_trained else _training_note(location, begins) as alone:
         source = parents.parent_checkpoint(config, project, model, data_module, alone=alone)
     parent = parent_of(model, *source)
-    run = functools.partial(_apply_or_search, config, location, parent)
+    run = functools.partial(_apply_or_search, config, location, parent, is_checked=not is_trained)
     if settings is not None:
         run(tables, settings)
     else:
@@ -214,6 +217,7 @@ def _check_before_training(
     Of what is built here only the settings are used again: space and runners hold the weights of
     the parent, and the sampler holds the space.
     """
+    from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import latest
     from chop.actions.search.store.study_store import read_about
@@ -222,7 +226,9 @@ def _check_before_training(
         current = latest(location)
         read_about(current.url, current.study)
     with quieter("chop", logging.ERROR):
-        _ = build_spec(parent, tables, settings, where=f"{config.config}: ").strategy
+        spec = build_spec(parent, tables, settings, where=f"{config.config}: ")
+        _ = spec.strategy
+    check_feasible(spec)
 
 
 def _location(config: RunConfig, project: Project) -> StudyLocation:
@@ -302,8 +308,11 @@ def _apply_or_search(
     parent: Parent,
     tables: Mapping[str, Any],
     settings: Settings,
+    *,
+    is_checked: bool,
 ) -> None:
     from chop.actions.search.results.apply import apply
+    from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
     from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import latest
@@ -323,7 +332,10 @@ def _apply_or_search(
     logger.info("Searching model '%s'...", config.model)
     location = choose_study(location)
     logger.info("Building search space...")
-    run_study(build(folder=location.snapshots), location, report=functools.partial(_report, config))
+    spec = build(folder=location.snapshots)
+    if not (is_checked or location.continues):
+        check_feasible(spec)
+    run_study(spec, location, report=functools.partial(_report, config))
     logger.info("Searching is completed")
 
 

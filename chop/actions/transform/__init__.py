@@ -76,7 +76,7 @@ def run_transform(config: RunConfig, project: Project) -> None:
     folder = project.software / "transform"
     plan = _plan(config, project)
     model, info, data_module = model_and_data(config)
-    project.create()
+    project.create(config)
     logger.info("Transforming model '%s'...", config.model)
     source = Source(
         model,

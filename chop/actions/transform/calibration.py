@@ -13,6 +13,7 @@ from chop.actions.transform.plan import PassStep, placed
 logger = logging.getLogger(__name__)
 
 CALIBRATED = "calibrated"  # as in chop.numerics.affine, which would import torch
+AFFINE = "affine"
 MOST_WIDTHS = 4  # that a table shows
 
 
@@ -69,9 +70,12 @@ def _lacks_scale(table: Any) -> bool:
     if any(_lacks_scale(inner) for inner in table.values()):
         return True
     names = table.get("name")
-    is_affine = "affine" in (names if isinstance(names, list | tuple) else [names])
-    return is_affine and any(
-        f"{operand}_width" in table and not {f"{operand}_scale", "scale"} & table.keys()
+    if AFFINE not in (names if isinstance(names, list | tuple) else [names]):
+        return False
+    own = table.get(AFFINE)  # keys for that format alone
+    keys = {**table, **own} if isinstance(own, Mapping) else table
+    return any(
+        f"{operand}_width" in keys and not {f"{operand}_scale", "scale"} & keys.keys()
         for operand in ("data_in", "data_out")
     )
 

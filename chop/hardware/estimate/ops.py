@@ -50,6 +50,7 @@ from chop.integers import (
     NeuronTables,
     PadCodes,
     PermuteCodes,
+    PickCodes,
     QuantizeInput,
     Refine,
     ReluCodes,
@@ -294,7 +295,7 @@ def residual_signs(
     return new._replace(ready=new.ready + K.addition / period), Cost(lut=x.size * each)
 
 
-@has_formula(ReshapeCodes, PermuteCodes)
+@has_formula(ReshapeCodes, PermuteCodes, PickCodes)
 def moved(
     op: IntegerOp, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
 ) -> Result:

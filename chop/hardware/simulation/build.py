@@ -1,4 +1,7 @@
-"""Build the simulation of a circuit with Verilator and a C++ compiler, once per content."""
+"""Build the simulation of a circuit with Verilator and a C++ compiler, once per content.
+
+Programs are built, kept and run in the cache: one in a project could come from anybody.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from chop.hardware.simulation.harness import HARNESS, PORTS_HEADER, ports_header
 from chop.hardware.simulation.programs import Programs, verilator
 from chop.hardware.tools import ToolError, run_together, run_tool
 from chop.hardware.wave_format import WaveFormat
+from chop.private_cache import keep_folder, kept_folder, private_folder
 
 __all__ = ["Build", "build_circuit", "lint_circuit"]
 
@@ -42,7 +46,8 @@ DEFINES = {
 OPTIMISED: dict[Backend, str] = {"unrolled": "-Og", "streaming": "-O2"}
 JOBS = 2  # compilers at once
 UNIT_BYTES = 2**21  # of sources that are compiled as one file: reading the headers takes a second
-KEPT = 8  # builds in a project
+SIMULATORS = "simulators"  # in the cache
+KEPT = 32  # builds in the cache
 WARNING = re.compile(r"^%Warning-(\w+): (.*)$", re.MULTILINE)
 
 
@@ -93,31 +98,32 @@ def build_circuit(
     skip_build: bool = False,
     timeout: float | None = None,
 ) -> Build:
-    """Return the simulation of a circuit; one of the same content in `folder` is used again.
+    """Return the simulation of a circuit; one of the same content in the cache is used again.
 
     With `skip_build`, it must be there already; one that can write waves serves without them, too.
+    Logs are kept in `folder`.
     """
     _check_language(circuit)
     logs = _logs(folder)
     programs = Programs.find(logs)
+    cache = private_folder(SIMULATORS)
     kinds: tuple[WaveFormat | None, ...] = (None, *TRACE) if skip_build and not waves else (waves,)
     keys = [build_key(circuit, programs, kind, trace_depth) for kind in kinds]
-    for target in (folder / f"build-{key}" for key in keys):
-        if (target / PROGRAM).is_file():
-            os.utime(target)
-            return Build(target, is_new=False)
+    for key in keys:
+        if (known := kept_folder(cache / f"build-{key}")) is not None:
+            os.utime(known)
+            return Build(known, is_new=False)
     if skip_build:
         what = "this circuit with waves" if waves else "this circuit"
-        raise ToolError(f"{folder} has no build of {what}; omit `skip_build`")
+        raise ToolError(f"{cache} has no build of {what}; omit `skip_build`")
     key = keys[0]
-    target = folder / f"build-{key}"
     # one name for all builds: what a killed process left is removed by the next build
-    with part_folder(folder / "build") as private:
+    with part_folder(cache / "build") as private:
         maker = _Maker(circuit, programs, private, logs, key, waves, trace_depth, timeout)
-        maker.make(_runtime(maker, folder))
-        _publish(private / "done", target)
-    _forget_old(folder)
-    return Build(target, is_new=True)
+        maker.make(_runtime(maker, cache))
+        made = keep_folder(private / "done", cache / f"build-{key}")
+    _forget_old(cache)
+    return Build(made, is_new=True)
 
 
 def build_key(
@@ -235,32 +241,22 @@ def _grouped(files: Sequence[Path]) -> list[list[Path]]:
     return [group for group in groups if group]
 
 
-def _runtime(maker: _Maker, folder: Path) -> Path:
+def _runtime(maker: _Maker, cache: Path) -> Path:
     """Write the C++ of the circuit, and return the compiled library of Verilator."""
     warnings = maker.verilate()
     sources = maker.facts["sources"].get("global", [])
     key = _key(maker.programs.key, maker.waves, *sources)
-    target = folder / f"runtime-{key}"
-    if not target.is_dir():
-        maker.compile([(str(source), ["-O0"]) for source in sources], "runtime")
-        done = maker.private / "runtime"
-        done.mkdir()
-        for source in sources:
-            name = Path(source).with_suffix(".o").name
-            os.rename(maker.obj / name, done / name)
-        _publish(done, target)
     (maker.private / "rtl" / WARNINGS).write_text("\n".join(warnings), encoding="utf-8")
-    return target
-
-
-def _publish(made: Path, target: Path) -> None:
-    """Move a complete directory to its place, unless another process was faster."""
-    with naming(target):
-        try:
-            os.rename(made, target)
-        except OSError:
-            if not target.is_dir():
-                raise
+    target = cache / f"runtime-{key}"
+    if (known := kept_folder(target)) is not None:
+        return known
+    maker.compile([(str(source), ["-O0"]) for source in sources], "runtime")
+    done = maker.private / "runtime"
+    done.mkdir()
+    for source in sources:
+        name = Path(source).with_suffix(".o").name
+        os.rename(maker.obj / name, done / name)
+    return keep_folder(done, target)
 
 
 def _forget_old(folder: Path) -> None:

@@ -102,6 +102,11 @@ class StreamComponent(abc.ABC):
         """
         return inputs
 
+    @classmethod
+    def wants_plain(cls, node: IntegerNode) -> bool:
+        """Return whether no lane of an input may stay empty; by default if there are several."""
+        return len(node.inputs) > 1
+
     @property
     def output(self) -> Stream:
         """The result; by default in the order of the input."""

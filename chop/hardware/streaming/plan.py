@@ -184,7 +184,7 @@ def _planned(graph: IntegerGraph, plan: StreamPlan) -> StreamPlan:
     for name in graph.outputs:
         stream = plan.streams[name]
         wanted = stream.moved(in_lanes(np.arange(stream.size), 1))
-        fits = stream.port("", "") is not None
+        fits = stream.port("data_out", name) is not None
         plan.outputs.append(_sent(plan, name, stream, stream if fits else wanted))
     return plan
 
@@ -253,12 +253,17 @@ def _users(graph: IntegerGraph) -> dict[str, list[IntegerNode]]:
 
 
 def _reaching(graph: IntegerGraph, users: dict[str, list[IntegerNode]]) -> set[str]:
-    """Return the nodes that reach an output or a sum without another weighted layer between."""
+    """Return the nodes that reach, without another weighted layer between, where lanes are full.
+
+    These are outputs, sums, and convolutions in groups.
+    """
     found = set(graph.outputs)
     for node in reversed(graph.nodes.values()):
         for user in users.get(node.name, ()):
             weighted = isinstance(user.op, LinearCodes | ConvCodes)
-            if len(user.inputs) > 1 or (user.name in found and not weighted):
+            cls = component_for(user.op)
+            wanted = cls is not None and cls.wants_plain(user)
+            if wanted or (user.name in found and not weighted):
                 found.add(node.name)
     return found
 

@@ -14,6 +14,9 @@ __all__ = ["PAD", "TAPS", "Window", "by_pixel"]
 
 PAD = """\
 // An image with TOP, BOTTOM, LEFT and RIGHT rows and columns of FILL around it, row by row.
+//
+// The padding before an image is sent ahead of it, but not the pixel at FIRST_ROW, FIRST_COLUMN,
+// which completes the first window: a window of padding alone waits for its image, too.
 module stream_pad #(
     parameter int LANES = 1,
     parameter int WIDTH = 8,
@@ -24,6 +27,8 @@ module stream_pad #(
     parameter int BOTTOM = 1,
     parameter int LEFT = 1,
     parameter int RIGHT = 1,
+    parameter int FIRST_ROW = 0,
+    parameter int FIRST_COLUMN = 0,
     parameter logic [WIDTH-1:0] FILL = '0
 ) (
     input  logic clk,
@@ -40,6 +45,7 @@ module stream_pad #(
     localparam int ROW_BITS = $clog2(HEIGHT + 1);
     localparam int COLUMN_BITS = $clog2(LENGTH + 1);
     localparam int BEAT_BITS = $clog2(BEATS + 1);
+    localparam logic IS_EARLY = FIRST_ROW * LENGTH + FIRST_COLUMN < TOP * LENGTH + LEFT;
 
     logic [ROW_BITS-1:0] row;
     logic [COLUMN_BITS-1:0] column;
@@ -47,6 +53,7 @@ module stream_pad #(
     logic inside_rows;
     logic inside_columns;
     logic in_image;
+    logic waits;
     logic last_beat;
     logic last_column;
     logic valid;
@@ -58,7 +65,8 @@ module stream_pad #(
     assign in_image = inside_rows && inside_columns;
     assign last_beat = beat == BEAT_BITS'(BEATS - 1);
     assign last_column = last_beat && column == COLUMN_BITS'(LENGTH - 1);
-    assign valid = !in_image || data_in_0_valid;
+    assign waits = IS_EARLY && row == ROW_BITS'(FIRST_ROW) && column == COLUMN_BITS'(FIRST_COLUMN);
+    assign valid = !(in_image || waits) || data_in_0_valid;
     assign data_in_0_ready = in_image && ready;
 
     always_ff @(posedge clk) begin
@@ -252,6 +260,11 @@ class Window:
     def is_padded(self) -> bool:
         return self.padded != self.size
 
+    @property
+    def first(self) -> tuple[int, int]:
+        """The row and column of the padded image that complete the first window."""
+        return self.reach[0] - 1, self.reach[1] - 1
+
     def parameters(self, beats: int) -> dict[str, int]:
         """Return the parameters of modules that read windows, for `beats` per pixel."""
         return {
@@ -307,8 +320,9 @@ class Window:
         inside = np.repeat(np.diff(self._seen, prepend=0), beats)
         beat = np.tile(np.arange(beats), len(self._seen))
         last = np.where(inside == 1, (pixels - 1) * beats + beat, pixels * beats - 1)
-        # padding before the first pixel is there before the image is
-        ready = np.where(last < 0, -len(last), arrived[np.maximum(last, 0)])
+        # padding before the first pixel is there before the image is, except that of whole windows
+        ahead = np.arange(len(last)) < self._last[0] * beats
+        ready = np.where((last < 0) & ahead, -len(last), arrived[np.maximum(last, 0)])
         delay = (PAD_DELAY if self.is_padded else 0) + TAPS_DELAY * self.num_taps
         emitted = paced(ready, 1) + delay
         return emitted.reshape(-1, beats)[self._last].reshape(-1)

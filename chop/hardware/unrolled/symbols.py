@@ -121,6 +121,18 @@ def cut(symbol: Any, bits: int) -> Any:
     return symbol.quantize(0, bits, 0, "WRAP", "TRN")
 
 
+def is_sign(symbol: Any) -> bool:
+    """Return whether a symbol is 0 or one negative number: a sign without other bits."""
+    signed, whole, fraction = (int(x) for x in symbol.kif)
+    return bool(signed) and signed + whole + fraction == 1
+
+
+def negated_sign(symbol: Any) -> Any:
+    """Return minus a symbol that is only a sign: the same bit, without sign."""
+    _, whole, fraction = (int(x) for x in symbol.kif)
+    return symbol.quantize(0, whole + 1, fraction, "WRAP", "TRN")
+
+
 def plus(symbol: Any, other: Any) -> Any:
     """Return the sum of two symbols, or of a symbol and a whole number of any size."""
     if not isinstance(other, int):

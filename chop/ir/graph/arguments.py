@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from chop.registry import UnknownName
+
+logger = logging.getLogger(__name__)
+
+# what tokenizers of transformers give besides `input_ids`
+ENCODED = ("attention_mask", "token_type_ids", "special_tokens_mask", "offset_mapping", "length")
 
 
 def given_arguments(
@@ -19,7 +25,7 @@ def given_arguments(
     signature = inspect.signature(model.forward)
     named: dict[str, Any]
     if isinstance(dummy_in, Mapping):
-        named = _by_name(signature, dict(dummy_in.items()))
+        named = _by_name(signature, without_surplus(dummy_in, signature.parameters))
     elif isinstance(dummy_in, list | tuple | Tensor):
         values = [dummy_in] if isinstance(dummy_in, Tensor) else list(dummy_in)
         try:
@@ -54,6 +60,15 @@ def given_arguments(
     return {name: named[name] for name in signature.parameters if name in named}
 
 
+def without_surplus(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Drop what a tokenizer gives beyond the inputs `names` of a network of ids, with a warning."""
+    dropped = [name for name in ENCODED if name in values and name not in names]
+    if not dropped or "input_ids" not in values:
+        return dict(values.items())
+    logger.warning("the inputs have no %s; what the tokenizer gives is dropped", ", ".join(dropped))
+    return {name: value for name, value in values.items() if name not in dropped}
+
+
 def frozen_arguments(model: nn.Module, dummy_in: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments that become part of a graph: `fixed`, and what dummy_in leaves None."""
     if dummy_in is None:
@@ -64,15 +79,26 @@ def frozen_arguments(model: nn.Module, dummy_in: Any, fixed: Mapping[str, Any]) 
     return {**dict.fromkeys(absent), **fixed}
 
 
-def bound_arguments(signature: inspect.Signature, values: dict[str, Any]) -> inspect.BoundArguments:
-    """Return arguments for forward(), from values by its names."""
+def call_arguments(
+    signature: inspect.Signature, values: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments to call forward() with, from values by its names.
+
+    They are given by keyword where that is possible, as decorators of transformers add defaults by
+    keyword themselves.
+    """
     arguments = _by_name(signature, values)
-    bound = inspect.BoundArguments(signature, OrderedDict())
-    for name in signature.parameters:
-        if name in arguments:
-            bound.arguments[name] = arguments[name]
-    bound.apply_defaults()
-    return bound
+    params = signature.parameters.values()
+    star = next((p.name for p in params if p.kind is p.VAR_POSITIONAL), "")
+    if arguments.get(star):
+        bound = inspect.BoundArguments(signature, OrderedDict())
+        bound.arguments.update((p.name, arguments[p.name]) for p in params if p.name in arguments)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+    first = [p.name for p in params if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
+    rest = next((p.name for p in params if p.kind is p.VAR_KEYWORD), "")
+    named = {name: x for name, x in arguments.items() if name not in (*first, star, rest)}
+    return tuple(arguments[name] for name in first), {**named, **arguments.get(rest, {})}
 
 
 def _by_name(signature: inspect.Signature, values: dict[str, Any]) -> dict[str, Any]:

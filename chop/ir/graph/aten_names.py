@@ -10,7 +10,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, NamedTuple
 
 import torch
@@ -120,7 +120,9 @@ def translated(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     function = _public(name)
     if function is not None:
         return TorchCall("call_function", function, args, given)
-    return TorchCall("call_method", name, args, given) if hasattr(Tensor, name) else kept
+    # methods that are written in Python, such as stft, take and give something else
+    is_same = isinstance(getattr(Tensor, name, None), MethodDescriptorType)
+    return TorchCall("call_method", name, args, given) if is_same else kept
 
 
 def _is_empty(key: str, value: Any) -> bool:
@@ -301,6 +303,8 @@ SPECIAL: dict[str, Callable[[Arguments, Any], TorchCall | None]] = {
     "rsub": _reversed_difference,
     "matmul": _matmul,
     "constant_pad_nd": _constant_pad,
+    # torch's function returns one tensor or several, the operator always three
+    "unique_consecutive": lambda arguments, target: None,
 }
 SPECIAL |= dict.fromkeys((f"{kind}_pool{d}d" for kind in ("max", "avg") for d in (1, 2, 3)), _pool)
 SPECIAL |= dict.fromkeys(ATTRIBUTES, _attribute)

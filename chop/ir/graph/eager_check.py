@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.ir.graph.arguments import bound_arguments, given_arguments
+from chop.ir.graph.arguments import call_arguments, given_arguments
 from chop.ir.graph.trace_errors import first_sentence
 from chop.ir.graph.trial_runs import are_close, unchanged
 from chop.ir.nested import filled, separated
@@ -82,8 +82,8 @@ def _results(
     held = (*tensors, *model.parameters(), *model.buffers())
     with unchanged(model, held), torch.no_grad():
         own = filled(template, [tensor.detach().clone() for tensor in tensors])
-        bound = bound_arguments(inspect.signature(called.forward), {**own, **fixed})
-        return separated(called(*bound.args, **bound.kwargs))[1]
+        args, kwargs = call_arguments(inspect.signature(called.forward), {**own, **fixed})
+        return separated(called(*args, **kwargs))[1]
 
 
 def _message(error: Exception, given: Mapping[str, Any], names: str) -> str:

@@ -51,7 +51,7 @@ class Tensors:
 
     def _separate_copy(self, tensor: Tensor) -> Tensor:
         """Copy to separate CPU memory, as safetensors requires."""
-        copy = tensor.cpu().contiguous()
+        copy = tensor.cpu().contiguous().resolve_conj().resolve_neg()
         storage = copy.untyped_storage()
         whole = storage.nbytes() == copy.numel() * copy.element_size()
         if not whole or storage.data_ptr() in self._storages:

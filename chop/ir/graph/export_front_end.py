@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
-from chop.ir.graph.arguments import bound_arguments, given_arguments
+from chop.ir.graph.arguments import call_arguments, given_arguments
 from chop.ir.graph.aten_names import is_check, name_of
 from chop.ir.graph.contexts import noticed_contexts, warn_of_contexts
 from chop.ir.graph.decisions import (
@@ -248,8 +248,8 @@ class _Export:
 
     def _run(self, *values: Any) -> Any:
         arguments = filled(self.template, values) | dict(self.fixed)
-        bound = bound_arguments(self.signature, arguments)
-        return self.forward(*bound.args, **bound.kwargs)
+        args, kwargs = call_arguments(self.signature, arguments)
+        return self.forward(*args, **kwargs)
 
     def _inputs(self) -> list[Input]:
         params = self.signature.parameters

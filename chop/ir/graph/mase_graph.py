@@ -109,7 +109,8 @@ class MaseGraph:
         keeps those modules and functions whole. `hf_input_names` lists the inputs to keep: all
         others are frozen at their defaults. `front_end` is `"fx"` (torch.fx), `"export"`
         (torch.export, which needs example inputs in `dummy_in`: a dict by name, a tuple, or a
-        tensor), or `"auto"`: torch.fx where it works, else torch.export.
+        tensor), or `"auto"`: torch.fx where it works, else torch.export. Example inputs of a
+        network of transformers are made from its config.
         `skip_init_metadata` and `add_metadata_args` exist for older scripts.
         """
         _check_model(model)
@@ -122,6 +123,7 @@ class MaseGraph:
         self.front_end = "fx"
         self.cf_args = dict(cf_args or {})
         self.custom_ops = checked_custom_ops(custom_ops)
+        self.example_inputs: dict[str, Any] = {}  # of the capture, by the names of forward()
         # what passes have warned of is shared with copies, so that each warns once
         self.meta: dict[str, Any] = {"mase": MaseGraphMetadata(self), WARNED: set()}
         if isinstance(model, fx.GraphModule):
@@ -137,7 +139,31 @@ class MaseGraph:
         else:
             if hf_input_names is not None:
                 self.cf_args = _defaults_of_others(model, hf_input_names) | self.cf_args
+            self._capture_on_examples(model, front_end, dummy_in, hf_input_names)
+
+    def _capture_on_examples(
+        self, model: nn.Module, front_end: str, dummy_in: Any, names: list[str] | None
+    ) -> None:
+        """Capture on the inputs that are given, or made from the config of transformers."""
+        from chop.ir.graph.arguments import given_arguments
+        from chop.ir.graph.transformers_inputs import (
+            is_of_transformers,
+            made_inputs,
+            without_cache,
+        )
+
+        if dummy_in is None and front_end != "fx" and is_of_transformers(model):
+            self.cf_args = without_cache(model, self.cf_args)
+            dummy_in = made_inputs(model, names, self.cf_args)
+            try:
+                self._capture(model, front_end, dummy_in)
+            except TraceError as error:
+                advice = "if the inputs made from the config are at fault, give dummy_in="
+                raise TraceError(f"{error}; {advice}{{name: tensor}}") from error
+        else:
             self._capture(model, front_end, dummy_in)
+        if dummy_in is not None:
+            self.example_inputs = given_arguments(model, dummy_in, self.cf_args)
 
     def _capture(self, model: nn.Module, front_end: str, dummy_in: Any) -> None:
         patched = _checked_patched_nodes(model)

@@ -80,6 +80,7 @@ def read_node_meta(graph: MaseGraph, file: Path, names: SavedNames, device: Any 
         nodes[name].meta["mase"] = metadata
 
 
+TEXTS = ("mase_type", "mase_op")  # of every node
 # keys of a tensor's entry; other keys are the user's
 TENSOR_KINDS = {"torch_dtype": torch.dtype, "shape": list | torch.Size | tuple, "precision": list}
 
@@ -96,6 +97,9 @@ def check_records(record: Record) -> None:
     for entry in record.values():
         if isinstance(entry, Record):
             check_records(entry)
+    for key in TEXTS if isinstance(record, CommonMeta) else ():
+        if not isinstance(record.get(key, ""), str):
+            raise ValueError(f"{key!r} of a node is a {type(record[key]).__name__}, not text")
     missing = [key for key in COMMON_KEYS if key not in record]
     if isinstance(record, CommonMeta) and 0 < len(missing) < len(COMMON_KEYS):
         raise ValueError(f"the metadata of a node has no {missing[0]!r}")

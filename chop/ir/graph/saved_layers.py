@@ -24,6 +24,7 @@ from chop.ir.graph.saved_parametrizations import (
     can_be_saved,
     described_parametrizations,
 )
+from chop.ir.graph.tensor_rules import check_tensors
 from chop.ir.parametrized import TABLE as PARAMETRIZATIONS
 from chop.ir.parametrized import parametrized_names
 
@@ -320,6 +321,7 @@ class _Layers:
         derive = derived_attributes(type(module))[1]
         if derive is not None:
             derive(module)
+        check_tensors(row["name"], module)
         decode = Decoder(self.names, self.tensors)
         for key, extra in EXTRAS.items():
             if key in row:

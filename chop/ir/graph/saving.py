@@ -26,6 +26,7 @@ from chop.ir.graph.mase_graph import (
     set_model_attributes,
 )
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
+from chop.ir.graph.mase_metadata import mase
 from chop.ir.graph.meta_file import (
     DAMAGE,
     PYTORCH,
@@ -209,7 +210,20 @@ def load_graph(
     if not (path / META).is_file():
         raise GraphFileError(f"{path / META} is missing; copy the whole directory")
     read_node_meta(graph, path / META, names, map_location)
+    graph.example_inputs = _kept_inputs(graph)
     return graph
+
+
+def _kept_inputs(graph: MaseGraph) -> dict[str, Any]:
+    """Return the inputs of tensors whose values are in the metadata, or none at all."""
+    inputs: dict[str, Any] = {}
+    for node in graph.inputs:
+        common = mase(node).common if "mase" in node.meta else {}
+        results = list(common.get("results", {}).values())
+        if len(results) != 1 or "nesting" in common or "value" not in results[0]:
+            return {}
+        inputs[str(node.target)] = results[0]["value"]
+    return inputs
 
 
 def _complete_configs(content: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from chop.numerics.compiled import KERNELS
 from chop.numerics.fast import mode
 from chop.numerics.fast.plans import DTYPES, PlannedFormat, RoundingPlan, arranged, most, plan_of
+from chop.numerics.fast.pointers import address, in_memory_order
 from chop.numerics.fast.tiling import tiling_of
 from chop.numerics.means import rows_of
 
@@ -48,8 +49,12 @@ def _by_library(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | N
         return None
     # threads start one after the other: the square root minimises starting plus working time
     threads = max(1, min(torch.get_num_threads(), math.isqrt(x.numel() // THREAD)))
-    rule = KERNELS.rule(plan.rule, plan.kind)
-    rule(source.data_ptr(), result.data_ptr(), *shape, plan.packed, threads)
+    rule, rows = KERNELS.rule(plan.rule, plan.kind), map(in_memory_order, (source, result))
+    count = math.prod(shape[:3])  # what follows are sizes of blocks
+    found = [
+        address(plan.rule, *each, (count,)) for each in zip(("x", "result"), rows, strict=True)
+    ]
+    rule(*found, *shape, plan.packed, threads)
     if x.dtype == torch.float32:
         return result
     limit = most(plan, x.dtype)

@@ -16,6 +16,7 @@ from torch import Tensor
 from chop.numerics.compiled import KERNELS
 from chop.numerics.fast import cuda, learned_cuda, mode
 from chop.numerics.fast.cpu import THREAD
+from chop.numerics.fast.pointers import address
 from chop.numerics.fast.rules import LN2, LearnedRule, Places
 from chop.numerics.scratch import is_plain
 
@@ -68,9 +69,18 @@ def rounded(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) 
     source, result = x.detach().contiguous(), x.new_empty(x.shape)
     bits = [t.detach().float().contiguous() for t in (i, f)]
     kernel = KERNELS.rule(rule.name, "learned")
-    pointers = (t.data_ptr() for t in (source, result, *bits))
-    kernel(*pointers, *places, rule.packed, _threads(x))
+    found = _addresses(rule, places, [source, result], bits)
+    kernel(*found, *places, rule.packed, _threads(x))
     return result
+
+
+def _addresses(
+    rule: LearnedRule, places: Places, values: Sequence[Tensor], bits: Sequence[Tensor]
+) -> list[int]:
+    """Return where a kernel finds the values and their results, and then the bits."""
+    _, channels, _ = places
+    found = [address(rule.name, "x", t.view(-1), (math.prod(places),)) for t in values]
+    return found + [address(rule.name, "bits", t.view(-1), (channels,)) for t in bits]
 
 
 def rounded_networks(x: Tensor, i: Tensor, f: Tensor, places: Places, rule: LearnedRule) -> Tensor:
@@ -110,8 +120,9 @@ def gradients(
     parts = max(1, min(_threads(x), places[0]))
     sums = x.new_zeros(parts, 2, places[1], dtype=torch.float64)
     kernel = KERNELS.rule(rule.name, "learned_gradients")
-    pointers = (t.data_ptr() for t in (source, grad, result, *bits, sums))
-    kernel(*pointers, *places, rule.packed, parts)
+    found = _addresses(rule, places, [source, grad, result], bits)
+    at = address(rule.name, "sums", sums, (parts, 2, places[1]), torch.float64)
+    kernel(*found, at, *places, rule.packed, parts)
     for_i, for_f = (LN2 * sums.sum(0)).unbind()
     return result, for_i.view(i.shape).to(i.dtype), for_f.view(f.shape).to(f.dtype)
 
@@ -121,8 +132,8 @@ def _errors(x: Tensor, grad: Tensor, f: Tensor, rule: LearnedRule) -> Tensor:
     source, grad, result = x.contiguous(), grad.contiguous(), x.new_empty(x.shape)
     bits = f.detach().float().contiguous()  # kept until the call is over
     kernel = KERNELS.rule(rule.name, "learned_errors")
-    pointers = (t.data_ptr() for t in (source, grad, result, bits))
-    kernel(*pointers, x.numel(), rule.packed, _threads(x))
+    found = _addresses(rule, (1, x.numel(), 1), [source, grad, result], [bits])
+    kernel(*found, x.numel(), rule.packed, _threads(x))
     return result
 
 
@@ -133,6 +144,6 @@ def widths(x: Tensor, f: Tensor, rule: LearnedRule) -> Tensor | None:
     source, bits = x.detach().contiguous(), f.detach().float().contiguous()
     result = x.new_empty(x.shape)
     kernel = KERNELS.rule(rule.name, "learned_widths")
-    pointers = (t.data_ptr() for t in (source, result, bits))
-    kernel(*pointers, x.numel(), rule.packed, _threads(x))
+    found = _addresses(rule, (1, x.numel(), 1), [source, result], [bits])
+    kernel(*found, x.numel(), rule.packed, _threads(x))
     return result

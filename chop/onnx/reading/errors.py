@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["UnreadableModel"]
+__all__ = ["GIVE_SIZE", "UnreadableModel"]
+
+# what to do about a size that is free: an option of `ch`, and a parameter of read_model
+GIVE_SIZE = "give it with --size NAME=N (or sizes={name: size})"
 
 
 class UnreadableModel(ValueError):

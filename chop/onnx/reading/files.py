@@ -12,11 +12,12 @@ from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.lowering import without_weights
 from chop.onnx.reading.scan import MOST_STRUCTURE, measure
 
-__all__ = ["MOST_NODES", "OPSETS", "load_proto"]
+__all__ = ["FIRST_READ", "MOST_NODES", "OPSETS", "load_proto"]
 
 LARGEST = 2**31 - 1  # bytes; a protobuf cannot be larger
 MOST_NODES = 100_000
-OPSETS = range(7, 26)
+OPSETS = range(1, 29)
+FIRST_READ = 7  # older files are converted to this opset
 FLATBUFFER = b"ORTM"  # after four bytes
 # how files of other kinds start
 OTHER_KINDS = {
@@ -84,7 +85,7 @@ def _check_versions(model: Any, owner: str) -> None:
     if opset not in OPSETS:
         words = "too old" if opset < OPSETS.start else "too new"
         raise UnreadableModel(
-            f"{owner} has opset {opset}, which is {words}; convert it to one from {OPSETS.start} "
+            f"{owner} has opset {opset}, which is {words}; convert it to one from {FIRST_READ} "
             f"to {OPSETS.stop - 1} with onnx.version_converter"
         )
 

@@ -26,6 +26,7 @@ class Grid:
     axis: int | None = None
     rounding: Rounding = "even"
     label: str = field(default="", compare=False)  # of the node, in messages
+    name: str = field(default="", compare=False)  # of the node
 
     @property
     def width(self) -> int | None:
@@ -89,13 +90,21 @@ class Grid:
     def centred(self) -> Grid:
         """Return the same numbers with codes around 0, if these are codes of a width.
 
-        Unsigned bytes with the zero point 128 are signed bytes without one.
+        Unsigned bytes with the zero point 128 are signed bytes without one, and the codes 124 to
+        131 are those of three bits.
         """
         point = self.zero_points[0]
         zeros = tuple(0 for _ in self.zero_points)
         shifted = replace(self, low=self.low - point, high=self.high - point, zero_points=zeros)
         is_same = len(set(self.zero_points)) == 1
-        return shifted if is_same and shifted.width is not None else self
+        if is_same and shifted.width is not None:
+            return shifted
+        count = self.high - self.low + 1
+        if self.width is not None or count < 2 or count.bit_count() != 1:
+            return self
+        move = self.low + count // 2
+        points = tuple(point - move for point in self.zero_points)
+        return replace(self, low=self.low - move, high=self.high - move, zero_points=points)
 
     def holds(self, other: Grid) -> bool:
         """Whether this grid is another one, or has all its numbers, with one scale."""

@@ -1,4 +1,4 @@
-"""Rewriting of a parsed file before it is read: its own functions, and products of codes.
+"""Rewriting of a parsed file before it is read: old opsets, its functions, products of codes.
 
 A product of codes, such as QLinearConv, is the product of numbers between DequantizeLinear nodes
 and a QuantizeLinear node, which the reader knows.
@@ -12,7 +12,7 @@ from typing import Any
 
 from chop.onnx.reading.errors import UnreadableModel
 
-__all__ = ["FIXES", "PRODUCTS", "inlined", "lowered", "without_weights"]
+__all__ = ["FIXES", "PRODUCTS", "inlined", "lowered", "upgraded", "without_weights"]
 
 MOST_INLINED = 100_000  # nodes
 MOST_FUNCTIONS = 500  # which may call each other, one in the next
@@ -43,6 +43,26 @@ def without_weights(model: Any) -> Any:
     for tensor in whole.initializer:
         graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
     return bare
+
+
+# --- old opsets
+
+
+def upgraded(model: Any, opset: int, owner: str) -> Any:
+    """Return a model of at least an opset; newer ones as they are."""
+    from onnx import version_converter
+
+    own = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not own or max(own) >= opset:
+        return model
+    try:
+        return version_converter.convert_version(model, opset)
+    except Exception as error:  # of the C++ converter, which has several classes
+        reason = " ".join(str(error).split()).rpartition("failed: ")[2][:200]
+        raise UnreadableModel(
+            f"{owner} has opset {max(own)}, which cannot be converted to {opset} ({reason}); "
+            f"export the network with opset {opset} or later"
+        ) from error
 
 
 # --- functions

@@ -7,13 +7,17 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from torch import fx
+from torch import fx, nn
 
-__all__ = ["free_path", "identifier", "layer_path", "parameter_name", "path_of_weight"]
+__all__ = ["free_path", "identifier", "layer_path", "parameter_name", "path_of_weight", "shortened"]
 
 # what the code of a graph reads, besides functions of Python
 HIDDEN = ("self", "torch", "operator", "inf", "nan", "device", "fx_pytree", "pytree")
 USUAL_INPUTS = ("input",)
+# attributes of layers and graphs, such as `training`, `forward` or `code`
+RESERVED = frozenset((*dir(nn.Module()), *dir(fx.GraphModule)))
+# names become those of files and columns; paths of PyTorch's layers stay as checkpoints have them
+MOST_LETTERS, MOST_IN_PATH = 40, 80
 WEIGHT = re.compile(r"(.+)[._/](?:weight|kernel|W|w|gamma|scale)(?::\d+|/Read.*|_quantized)?")
 # scopes that exporters put around the whole network
 SCOPES = re.compile(r"StatefulPartitionedCall(_\d+)?|PartitionedCall(_\d+)?|main_graph|")
@@ -38,7 +42,7 @@ def parameter_name(text: str, taken: Iterable[str]) -> str:
     >>> parameter_name("x", []), parameter_name("torch", []), parameter_name("x", ["x"])
     ('x', 'torch_', 'x_1')
     """
-    name, known = identifier(text, "input"), set(taken)
+    name, known = shortened(identifier(text, "input")), set(taken)
     is_read = name in HIDDEN or (hasattr(builtins, name) and name not in USUAL_INPUTS)
     name = f"{name}_" if is_read else name
     new, number = name, 1
@@ -88,11 +92,30 @@ def _dotted(path: str) -> str:
     return ".".join(part for part in parts if part)
 
 
+def shortened(path: str) -> str:
+    """Return the last meaningful part of a name that is too long for files and tables.
+
+    >>> shortened("bert.encoder.layer.11.attention.output.LayerNorm")
+    'bert.encoder.layer.11.attention.output.LayerNorm'
+    >>> shortened("StatefulPartitionedCall_functional_1_batch_normalization_2_FusedBatchNormV3")
+    'batch_normalization_2_FusedBatchNormV3'
+    """
+    parts = path.split(".")
+    if len(path) <= MOST_IN_PATH and all(len(part) <= MOST_LETTERS for part in parts):
+        return path
+    while len(parts) > 1 and (len(".".join(parts)) > MOST_LETTERS or parts[0].isdigit()):
+        parts.pop(0)
+    words = ".".join(parts).split("_")
+    while len(words) > 1 and len("_".join(words)) > MOST_LETTERS:
+        words.pop(0)
+    short = "_".join(words)[-MOST_LETTERS:].lstrip("._")
+    return f"layer_{short}"[:MOST_LETTERS] if not short or short[0].isdigit() else short
+
+
 def free_path(path: str, taken: Iterable[str]) -> str:
-    """Return a path that no layer has, and that is not inside of one."""
-    root = path.partition(".")[0]
-    # attributes of a graph, such as `graph` or `code`, cannot be replaced by layers
-    path = path.replace(root, f"{root}_", 1) if hasattr(fx.GraphModule, root) else path
+    """Return a short path that no layer has, and that is not inside of one."""
+    parts = shortened(path).split(".")
+    path = ".".join(f"{part}_" if part in RESERVED else part for part in parts)
     known = list(taken)
     inside = any(path.startswith(f"{other}.") or other.startswith(f"{path}.") for other in known)
     path = path.replace(".", "_") if inside else path

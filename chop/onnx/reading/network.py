@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,21 +15,23 @@ import torch
 from torch import fx
 
 from chop.onnx.metadata import FORMAT_KEY, metadata_of
-from chop.onnx.reading.errors import UnreadableModel
-from chop.onnx.reading.files import load_proto, opset_of
-from chop.onnx.reading.grids import Grid
-from chop.onnx.reading.lowering import FIXES, inlined, lowered
-from chop.onnx.reading.names import identifier
-from chop.onnx.reading.reader import Reader
+from chop.onnx.reading.bodies import has_body
+from chop.onnx.reading.errors import GIVE_SIZE, UnreadableModel
+from chop.onnx.reading.files import FIRST_READ, load_proto, opset_of
+from chop.onnx.reading.lowering import FIXES, inlined, lowered, upgraded
+from chop.onnx.reading.names import identifier, shortened
+from chop.onnx.reading.nodes import Scope, read_nodes, uses_of
+from chop.onnx.reading.reader import LARGEST_RESULT, Reader
 from chop.onnx.reading.registry import OnnxNode, operator
-from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type
-from chop.onnx.reading.values import OnnxValue, known
+from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type, type_name
+from chop.onnx.reading.values import known
 
 __all__ = ["NetworkInput", "OnnxNetwork", "read_model", "read_network"]
 
 logger = logging.getLogger(__name__)
 
 BATCH = "batch"
+LONG_NAMES = "onnx_names"  # in the meta of a model
 TRIALS = (6, 13)  # batches, of which all quotients by up to 13 differ
 # other free sizes; no pair is a multiple of another, and networks can halve them five times
 FREE_TRIALS = ((96, 64), (160, 224), (352, 416), (544, 608))
@@ -54,7 +58,8 @@ class NetworkInput:
 class OnnxNetwork:
     """A network that was read: in float, and the number formats that the file rounds to.
 
-    `formats` maps names of nodes to configs of the pass `quantize`.
+    `formats` maps names of nodes to configs of the pass `quantize`. `long_names` maps layers and
+    nodes whose names are shorter than in the file to those there; the model's `meta` has them too.
     """
 
     model: fx.GraphModule
@@ -62,6 +67,7 @@ class OnnxNetwork:
     inputs: tuple[NetworkInput, ...]
     outputs: tuple[str, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    long_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quantize_options(self) -> dict[str, Any]:
@@ -79,7 +85,7 @@ def read_network(file: str | Path, *, sizes: Mapping[str, int] | None = None) ->
 
     `sizes` fixes free sizes other than the batch, by their name in the file.
     """
-    proto = load_proto(file)
+    proto = upgraded(load_proto(file), FIRST_READ, str(file))
     path = Path(file).expanduser()
     weights = {t.name: stored_tensor(t, str(file), path.parent) for t in proto.graph.initializer}
     return network_of(proto, weights, str(file), dict(sizes or {}))
@@ -94,13 +100,17 @@ def network_of(
     proto = lowered(inlined(proto, owner))
     _check_operators(proto, owner)
     inputs = _inputs(proto, weights, owner, sizes)
-    free = _with_free_batch(inputs)
+    free, single = _with_free_batch(inputs), _of_batch_one(inputs)
     try:
         return _read(proto, weights, owner, free, _fixed_batch(inputs))
-    except UnreadableModel:
-        if free == inputs:
-            raise
-        return _read(proto, weights, owner, inputs, None)
+    except UnreadableModel as error:
+        others = [each for each in (inputs, single) if each != free]
+        for each in others:
+            with contextlib.suppress(UnreadableModel):
+                return _read(proto, weights, owner, each, None)
+        if free != inputs:
+            return _read(proto, weights, owner, inputs, None)  # the reason why it cannot be read
+        raise error
 
 
 def _check_operators(proto: Any, owner: str) -> None:
@@ -109,6 +119,7 @@ def _check_operators(proto: Any, owner: str) -> None:
         f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         for node in proto.graph.node
         if operator(node.domain, node.op_type) is None
+        and (node.op_type in FIXES or not has_body(node.domain, node.op_type, opset_of(proto)))
     )
     if unknown:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
@@ -132,6 +143,14 @@ def _inputs(
     found = [each for each in proto.graph.input if each.name not in weights]
     if not found or not proto.graph.output:
         raise UnreadableModel(f"{owner} has no input or no output; export the network again")
+    shaped = [_input(each, owner, {}) for each in found]
+    free = dict.fromkeys(size for each in shaped for size in each.shape if isinstance(size, str))
+    for name, size in sizes.items():
+        if name not in free:
+            names = ", ".join(map(str, free)) or "none"
+            raise UnreadableModel(f"{owner} has no free size {name!r}; its free sizes are: {names}")
+        if size < 1:
+            raise UnreadableModel(f"{owner}: the size {name!r} must be at least 1, not {size}")
     return [_input(each, owner, sizes) for each in found]
 
 
@@ -146,7 +165,9 @@ def _input(proto: Any, owner: str, sizes: Mapping[str, int]) -> NetworkInput:
     shape: list[int | str] = []
     for place, dim in enumerate(kind.shape.dim):
         name = dim.dim_param or (BATCH if place == 0 else f"size_{place}")
-        size = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else name
+        # some exporters write 0, or -1, for a batch that is free
+        is_fixed = dim.HasField("dim_value") and dim.dim_value >= (1 if place == 0 else 0)
+        size = dim.dim_value if is_fixed else name
         shape.append(sizes.get(size, size) if isinstance(size, str) else size)
     return NetworkInput(proto.name, dtype, tuple(shape))
 
@@ -156,6 +177,19 @@ def _with_free_batch(inputs: list[NetworkInput]) -> list[NetworkInput]:
     if any(isinstance(size, str) for each in inputs for size in each.shape):
         return inputs
     return [replace(e, shape=(BATCH, *e.shape[1:])) if e.shape else e for e in inputs]
+
+
+def _of_batch_one(inputs: list[NetworkInput]) -> list[NetworkInput]:
+    """Return the inputs with one sample, as states of a fixed batch beside free sizes need it."""
+    free = {size for each in inputs for size in each.shape if isinstance(size, str)}
+    first = {each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], str)}
+    batches = {name for name in free if BATCH in name.lower()} or first
+    if all(each.shape and each.shape[0] in batches for each in inputs):
+        return inputs
+    return [
+        replace(each, shape=tuple(1 if size in batches else size for size in each.shape))
+        for each in inputs
+    ]
 
 
 def _fixed_batch(inputs: list[NetworkInput]) -> int | None:
@@ -172,22 +206,28 @@ def _read(
     inputs: list[NetworkInput],
     batch: int | None,
 ) -> OnnxNetwork:
-    reader = Reader(opset_of(proto), batch)
+    num_stored = sum(stored.tensor.numel() for stored in weights.values())
+    reader = Reader(opset_of(proto), batch, num_stored)
     graph = proto.graph
-    read = [name for node in graph.node for name in node.input]
-    reader.uses = Counter([*read, *(output.name for output in graph.output)])
-    values: dict[str, OnnxValue] = {
-        name: known(stored.tensor, name, stored.kind) for name, stored in weights.items()
-    }
+    reader.uses = uses_of(graph.node, (output.name for output in graph.output))
+    scope = Scope(owner)
+    for name, stored in weights.items():
+        scope.values[name] = known(stored.tensor, name, stored.kind)
     trials = dict(_trials(inputs, owner))
+    kinds = {each.name: type_name(each.type.tensor_type.elem_type) for each in graph.input}
     for each in inputs:
         pair = [[s if isinstance(s, int) else trials[s][i] for s in each.shape] for i in (0, 1)]
+        if max(map(math.prod, pair)) > LARGEST_RESULT:
+            raise UnreadableModel(
+                f"{owner}: input {each.name!r:.80} has the shape {list(each.shape)}, which is too "
+                f"large to be computed; export the network with smaller inputs"
+            )
         samples = [torch.empty(sizes, dtype=each.dtype, device="meta") for sizes in pair]
-        values[each.name] = reader.input(each.name, (samples[0], samples[1]))
-    for node in graph.node:
-        _read_node(reader, node, values, owner)
+        value = reader.input(each.name, (samples[0], samples[1]))
+        scope.values[each.name] = replace(value, kind=kinds[each.name])
+    read_nodes(reader, graph.node, scope)
     outputs = tuple(output.name for output in graph.output)
-    results = [_output(reader, values, name, owner) for name in outputs]
+    results = [_output(reader, scope, name) for name in outputs]
     reader.graph.output(results[0] if len(results) == 1 else tuple(results))
     model = fx.GraphModule(reader.root, reader.graph, "OnnxModel")
     model.graph.eliminate_dead_code()
@@ -198,8 +238,10 @@ def _read(
         replace(each, name=str(node.target))
         for each, node in zip(inputs, [v.node for v in reader.inputs if v.node], strict=True)
     ]
-    names = tuple(map(identifier, outputs))
-    return OnnxNetwork(model, reader.configs(), tuple(inputs), names, metadata_of(proto))
+    model.meta[LONG_NAMES] = dict(reader.long_names)
+    names = tuple(shortened(identifier(name)) for name in outputs)
+    metadata, long_names = metadata_of(proto), reader.long_names
+    return OnnxNetwork(model, reader.configs(model), tuple(inputs), names, metadata, long_names)
 
 
 def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -213,54 +255,18 @@ def _trials(inputs: list[NetworkInput], owner: str) -> Iterator[tuple[str, tuple
         else:
             if number == len(FREE_TRIALS):
                 raise UnreadableModel(
-                    f"{owner} has more than {number} free sizes besides the batch; fix some with "
-                    f"read_model(…, sizes={{name: size}})"
+                    f"{owner} has more than {number} free sizes besides the batch "
+                    f"({', '.join(dict.fromkeys(free))}); {GIVE_SIZE}"
                 )
             yield name, FREE_TRIALS[number]
             number += 1
 
 
-def _read_node(reader: Reader, proto: Any, values: dict[str, OnnxValue], owner: str) -> None:
-    """Add what a node computes to the graph, and its results to the values."""
-    known_as = operator(proto.domain, proto.op_type)
-    assert known_as is not None
-    node = OnnxNode(proto, [], owner)
-    reader.current = node
-    missing = [name for name in proto.input if name and name not in values]
-    if missing:
-        raise node.wrong(f"reads {missing[0]!r:.80}, which no node computes; export it again")
-    first = values.get(proto.input[0]) if proto.input else None
-    grid = _kept_grid(first, proto.op_type) if known_as.commutes else None
-    is_codes = grid is not None and first is not None and first.is_codes
-    for place, name in enumerate(proto.input):
-        if name and not known_as.takes_grids and not (grid is not None and place == 0):
-            values[name] = reader.settled(values[name])
-    inputs = [values[name] if name else None for name in proto.input]
-    if grid is not None and inputs[0] is not None:
-        inputs[0] = inputs[0].with_grid(None)
-    node.inputs = inputs
-    results = known_as.function(reader, node)
-    listed = [results] if isinstance(results, OnnxValue) else list(results)
-    for name, value in zip(node.outputs, listed, strict=False):
-        if name and value is not None:
-            values[name] = value if grid is None else value.with_grid(grid, is_codes=is_codes)
-
-
-def _kept_grid(value: OnnxValue | None, op: str) -> Grid | None:
-    """Return the grid to which a result is rounded, as the input is; None if it is not.
-
-    Of codes, the largest is that of the largest number; a ReLU compares them with 0, and not with
-    their zero point.
-    """
-    if value is None or value.grid is None or value.grid.axis is not None:
-        return None
-    is_moved = op == "Relu" and value.is_codes and any(value.grid.zero_points)
-    return None if is_moved else value.grid
-
-
-def _output(reader: Reader, values: Mapping[str, OnnxValue], name: str, owner: str) -> Any:
-    if name not in values:
-        raise UnreadableModel(f"{owner}: no node computes the output {name!r:.80}; export it again")
+def _output(reader: Reader, scope: Scope, name: str) -> Any:
+    value = scope.values.get(name)
+    if value is None:
+        raise UnreadableModel(
+            f"{scope.owner}: no node computes the output {name!r:.80}; export it again"
+        )
     reader.current = reader.current or OnnxNode.__new__(OnnxNode)
-    value = reader.settled(values[name])
-    return reader._argument(value)
+    return reader._argument(reader.settled(value))

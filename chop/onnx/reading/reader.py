@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.onnx.reading.errors import UnreadableModel
+from chop.onnx.reading.errors import GIVE_SIZE, UnreadableModel
 from chop.onnx.reading.grids import Grid, configured
 from chop.onnx.reading.names import (
     free_path,
@@ -17,6 +17,7 @@ from chop.onnx.reading.names import (
     layer_path,
     parameter_name,
     path_of_weight,
+    shortened,
 )
 from chop.onnx.reading.registry import OnnxNode
 from chop.onnx.reading.values import (
@@ -28,9 +29,12 @@ from chop.onnx.reading.values import (
     values_in,
 )
 
-__all__ = ["Reader"]
+__all__ = ["LARGEST_RESULT", "Reader"]
 
 LARGEST_CONSTANT = 2**28  # numbers of a constant that a file may compute
+# numbers of all constants that it may compute: in all, and for each number that it stores
+MOST_COMPUTED, MOST_COMPUTED_EACH = 2**29, 16
+LARGEST_RESULT = 2**34  # numbers of a result, for the batches and free sizes of trials
 BUFFER = "constant"
 # operators that become a layer, with calls of functions around it
 LAYERS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LSTM", "GRU", "RNN", "HardSigmoid")
@@ -42,14 +46,16 @@ UNCLEAR = ("Div", "Mod", "Min", "Max")
 class Reader:
     """Adds layers and calls to a graph; knows their shapes for two sizes of each free dimension."""
 
-    def __init__(self, opset: int, batch: int | None) -> None:
+    def __init__(self, opset: int, batch: int | None, num_stored: int = 0) -> None:
         self.opset = opset
+        self._left = MOST_COMPUTED + MOST_COMPUTED_EACH * num_stored  # numbers to be computed
         self.fixed_batch = batch  # of the file, if the network is read for any
         self.graph, self.root = fx.Graph(), nn.Module()
         self.formats: dict[fx.Node, dict[str, Grid]] = {}
         self.inputs: list[OnnxValue] = []
         self.uses: Mapping[str, int] = {}  # how many nodes read a value of the file
         self.current: OnnxNode | None = None
+        self.long_names: dict[str, str] = {}  # of layers and nodes, in the file
         self._paths: set[str] = set()
         self._buffers: dict[int, tuple[Tensor, fx.Node]] = {}
 
@@ -74,30 +80,51 @@ class Reader:
         values = values_in([args, kwargs])
         if all(value.is_known for value in values):
             return self._computed(function, args, kwargs, values)
-        samples = [self._tried(function, args, kwargs, place) for place in (0, 1)]
-        hint = identifier(self.node.path or self.node.op.lower(), "node")
+        samples = self._checked([self._tried(function, args, kwargs, place) for place in (0, 1)])
+        whole = identifier(self.node.path or self.node.op.lower(), "node")
+        hint = shortened(whole)
         if self.node.op in LAYERS:  # whose path is the name of the layer
             hint = f"{hint}_{getattr(function, '__name__', 'part')}"
         args, kwargs = mapped((args, kwargs), self._argument)
         new = self.graph.create_node(op, target, args, kwargs, name=hint.replace(".", "_"))
+        if shortened(whole) != whole:
+            self.long_names[new.name] = self.node.name
         return _results(samples, new)
+
+    def count(self, numbers: int) -> None:
+        """Count numbers of a constant, before they are computed; refuse too many.
+
+        A few bytes can ask for any number of them.
+        """
+        if numbers > LARGEST_CONSTANT:
+            raise self.node.wrong(
+                f"makes a constant of {numbers:,} numbers; only {LARGEST_CONSTANT:,} are allowed"
+            )
+        self._left -= numbers
+        if self._left < 0:
+            raise self.node.wrong(
+                "is one of many nodes that compute large constants; let the exporter fold them"
+            )
+
+    def _checked(self, samples: list[Any]) -> list[Any]:
+        """Return the shapes of a result of the network; refuse one that could not be computed."""
+        numbers = max(tensor.numel() for each in samples for tensor in _tensors(each))
+        if numbers > LARGEST_RESULT:
+            raise self.node.wrong(f"makes {numbers:,} numbers; only {LARGEST_RESULT:,} are allowed")
+        return samples
 
     def _computed(self, function: Any, args: Any, kwargs: Any, values: Sequence[OnnxValue]) -> Any:
         """Compute with known numbers, after a look at the size of the result."""
         same = all(value.samples[0] is value.samples[1] for value in values)
         results = []
         for place in (0,) if same else (0, 1):
-            size = sum(t.numel() for t in _tensors(self._tried(function, args, kwargs, place)))
-            if size > LARGEST_CONSTANT:
-                raise self.node.wrong(
-                    f"makes a constant of {size:,} numbers; only {LARGEST_CONSTANT:,} are allowed"
-                )
+            self.count(sum(t.numel() for t in _tensors(self._tried(function, args, kwargs, place))))
             results.append(self._attempt(function, args, kwargs, lambda v, p=place: v.sample(p)))
         sized = not all(is_constant(value) for value in values)
         if sized and self.node.op in UNCLEAR and _are_equal(results):
             raise self.node.wrong(
-                "computes a number from a size that is free, which may differ for other sizes; "
-                "export the network with fixed sizes, except for the batch"
+                f"computes a number from a size that is free, which may differ for other sizes; "
+                f"{GIVE_SIZE}"
             )
         return _results(results * 2 if same else results, None)
 
@@ -123,8 +150,8 @@ class Reader:
         base, repeated = _repeated(value)
         if base is None:
             raise self.node.wrong(
-                "takes numbers that are computed from sizes of its inputs; export the network with "
-                "fixed sizes, except for the batch"
+                f"takes numbers that are computed from a size of its inputs that is free; "
+                f"{GIVE_SIZE}"
             )
         if id(base) not in self._buffers:
             path = self.free_path(identifier(value.name or BUFFER, BUFFER))
@@ -155,8 +182,9 @@ class Reader:
         op = self.node.op.lower()
         path = self.free_path(f"{path}_{op}" if path in self._paths else path or op)
         self._check_types(layer, values_in(inputs), weights or {})
-        samples = [self._tried(layer, inputs, {}, place) for place in (0, 1)]
+        samples = self._checked([self._tried(layer, inputs, {}, place) for place in (0, 1)])
         for name, tensor in (weights or {}).items():
+            self.count(tensor.numel())
             is_buffer = name in dict(layer.named_buffers())
             tensor = tensor.detach().clone().contiguous()
             setattr(layer, name, tensor if is_buffer else nn.Parameter(tensor))
@@ -168,7 +196,12 @@ class Reader:
         self, layer: nn.Module, inputs: Sequence[OnnxValue], weights: Mapping[str, Tensor]
     ) -> None:
         """Give a layer the type of its weights; refuse an input of another one."""
-        types = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+        parameters = {name for name, _ in layer.named_parameters()}
+        types = {tensor.dtype for name, tensor in weights.items() if name in parameters}
+        whole = next((dtype for dtype in types if not dtype.is_floating_point), None)
+        if whole is not None:
+            kind = str(whole).removeprefix("torch.")
+            raise self.node.wrong(f"has weights of type {kind}; export it with float weights")
         for dtype in types:
             layer.to(dtype)
         types |= {value.dtype for value in inputs if value.dtype.is_floating_point}
@@ -180,6 +213,8 @@ class Reader:
         """Return a path of a layer that is not used, and reserve it."""
         new = free_path(path, self._paths)
         self._paths.add(new)
+        if shortened(path) != path:
+            self.long_names[new] = path
         return new
 
     def _add_module(self, path: str, layer: nn.Module) -> None:
@@ -209,6 +244,7 @@ class Reader:
     def reshaped(self, value: OnnxValue, sizes: Sequence[Size]) -> OnnxValue:
         """Reshape a value; sizes that are free are taken from the data."""
         if value.is_known:
+            self.count(max(sample.numel() for sample in value.samples))
             shapes = list(zip(*sizes, strict=True)) or [(), ()]
             pair = [t.reshape(s) for t, s in zip(value.samples, shapes, strict=True)]
             same = value.samples[0] is value.samples[1]
@@ -240,10 +276,7 @@ class Reader:
                 if times > 1:
                     node = self.graph.call_function(torch.mul, (node, times))
                 return FreeSize(size, node)
-        raise self.node.wrong(
-            "has a size that is neither fixed nor that of an input; export the network with "
-            "fixed sizes, except for the batch"
-        )
+        raise self.node.wrong(f"has a size that is neither fixed nor that of an input; {GIVE_SIZE}")
 
     # --- rounding
 
@@ -261,7 +294,7 @@ class Reader:
         if reason is not None:
             raise UnreadableModel(f"{grid.label} {reason}; use another format in the exporter")
         low, high = grid.range
-        path = self.free_path(layer_path(grid.label.split("'")[1], "") or "round")
+        path = self.free_path(layer_path(grid.name, "") or "round")
         layer = nn.Hardtanh(low, high)
         self._add_module(path, layer)
         new = self.graph.call_module(path, (value.node,))
@@ -274,10 +307,12 @@ class Reader:
             return None
         return self.root.get_submodule(str(value.node.target))
 
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Return the config of each node that rounds, by its name."""
-        configs = {}
+    def configs(self, model: fx.GraphModule) -> dict[str, dict[str, Any]]:
+        """Return the config of each node of a network that rounds, by its name."""
+        configs, names = {}, {node.name for node in model.graph.nodes}
         for node, grids in self.formats.items():
+            if node.name not in names:  # another node has taken its place
+                continue
             layer = self.root.get_submodule(node.target) if isinstance(node.target, str) else None
             configs[node.name] = configured(grids, getattr(layer, "bias", None))
         return configs

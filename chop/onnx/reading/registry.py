@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.lowering import PRODUCTS
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["OnnxNode", "Result", "known_operators", "operator", "reads"]
 
 Result = OnnxValue | Sequence[OnnxValue | None]
+MOST_LISTED = 2**20  # numbers of a shape, or scales of channels
 QONNX = (QONNX_DOMAIN, "onnx.brevitas", "finn.custom_op.general")
 
 
@@ -78,7 +81,13 @@ class OnnxNode:
     def numbers(self, place: int, what: str) -> list[Any] | None:
         """Return the numbers of a constant input as a list; None if it is left out."""
         value = self.constant(place, what)
-        return None if value is None else value.tensor.reshape(-1).tolist()
+        return None if value is None else self.listed(value.tensor, what)
+
+    def listed(self, tensor: Tensor, what: str) -> list[Any]:
+        """Return numbers as a list; refuse very many, as those of a repeated one can be."""
+        if tensor.numel() > MOST_LISTED:
+            raise self.wrong(f"has {tensor.numel():,} numbers as its {what}; export it again")
+        return tensor.reshape(-1).tolist()
 
     def axis(self, default: int = -1, *, axis: int | None = None, rank: int | None = None) -> int:
         """Return the attribute `axis`, or the given one, counted from the first dimension."""

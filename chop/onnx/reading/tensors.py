@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chop.onnx.reading.errors import UnreadableModel
 
-__all__ = ["Stored", "stored_tensor", "torch_type", "type_name"]
+__all__ = ["TYPES", "Stored", "kind_of_type", "stored_tensor", "torch_type", "type_name"]
 
 # name in TensorProto.DataType -> type in torch, bits of an element
 TYPES: dict[str, tuple[torch.dtype, int]] = {
@@ -55,6 +55,12 @@ def type_name(kind: int) -> str:
         return str(TensorProto.DataType.Name(kind))
     except ValueError:
         return f"type {kind}"
+
+
+def kind_of_type(dtype: torch.dtype) -> str:
+    """Return the name of the type in a file that has a type in torch."""
+    own = {torch.int32: "INT32", torch.int64: "INT64"}  # also hold UINT16 and UINT32
+    return own.get(dtype) or next(name for name, (type_, _) in TYPES.items() if type_ == dtype)
 
 
 def torch_type(kind: int, owner: str) -> torch.dtype:

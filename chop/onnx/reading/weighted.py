@@ -75,6 +75,7 @@ def fold_bias(reader: Reader, node: OnnxNode) -> OnnxValue | None:
         row = _row(bias.tensor, result, channel=-1 if isinstance(layer, nn.Linear) else 1)
         if not alone or row is None or bias.dtype != result.dtype:
             continue
+        reader.count(row.numel())
         layer.bias = nn.Parameter(row.detach().clone())
         if result.node in reader.formats and bias.grid is not None:
             axis = None if bias.grid.axis is None else 0

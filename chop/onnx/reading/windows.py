@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode
 from chop.onnx.reading.values import OnnxValue
@@ -71,8 +72,7 @@ class OnnxWindow:
         totals = {max(0, (math.ceil(size / stride) - 1) * stride + reach - size) for size in sizes}
         if len(totals) > 1:
             raise node.wrong(
-                "has padding that depends on the size of its input, which is free; give the size "
-                "with read_model(…, sizes={name: size})"
+                f"has padding that depends on the size of its input, which is free; {GIVE_SIZE}"
             )
         return totals.pop()
 
@@ -85,7 +85,7 @@ class OnnxWindow:
         total = []
         for place, (size, other) in enumerate(data.sizes[2:]):
             if size != other and shape is not None:
-                raise node.wrong("has an output_shape for a size that is free; export it again")
+                raise node.wrong(f"has an output_shape for a size that is free; {GIVE_SIZE}")
             stride, reach = self.strides[place], self.reach[place]
             out = size * stride if shape is None else shape[place - len(self.kernel)]
             total.append(stride * (size - 1) + extra[place] + reach - out)

@@ -14,7 +14,11 @@ from chop.dotted import deepgetattr as deepgetattr
 from chop.dotted import deepsetattr as deepsetattr
 from chop.dotted import get_parent_name as get_parent_name
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.registry import unknown
+from chop.registry import UnknownName
+
+
+class UnknownNode(UnknownName, RuntimeError):
+    """A name that no node of a graph has."""
 
 
 def check_func_type(node: fx.Node, my_func: Any) -> bool:
@@ -61,8 +65,8 @@ get_module_by_name = get_module_by_target
 def get_node_by_name(graph: fx.Graph, request_name: str) -> fx.Node:
     """Return the node of that name."""
     nodes: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
-    if request_name not in nodes:
-        raise RuntimeError(unknown("node", request_name, nodes))
+    if not isinstance(request_name, str) or request_name not in nodes:
+        raise UnknownNode("node", request_name, nodes)
     return nodes[request_name]
 
 

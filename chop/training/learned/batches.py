@@ -10,6 +10,7 @@ from chop.dataset.nested import Inputs, map_tensors, rows_of
 from chop.dataset.tensors import TensorSplit
 from chop.training.feed import Feed
 from chop.training.outputs import Predictor
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 BLOCK = 32  # steps whose samples are drawn at once
 
@@ -20,7 +21,14 @@ class MemberBatches:
     What a network gets depends on the seed, its number and the step, not on the other networks.
     """
 
-    def __init__(self, feed: Feed, count: int, seed: int, teacher: nn.Module | None) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        count: int,
+        seed: int,
+        teacher: nn.Module | None,
+        task: TrainingTask = CLASSIFICATION,
+    ) -> None:
         split = feed.split
         if not isinstance(split, TensorSplit) or not feed.resident:
             raise ValueError(
@@ -30,7 +38,7 @@ class MemberBatches:
         self.split, self.size, self.count, self.seed = split, feed.batch_size, count, seed
         self._block, self._drawn = -1, torch.empty(0)
         self._generator = Generator(split.device) if split.augment is not None else None
-        self._predict = Predictor(teacher) if teacher is not None else None
+        self._predict = Predictor(teacher, scores=task.of_scores) if teacher is not None else None
         self._targets = self._all_targets(feed) if split.augment is None else None
 
     @property

@@ -22,17 +22,13 @@ from chop.training.tasks import CLASSIFICATION, TrainingTask
 class ChainGradients:
     """The gradients of all networks, without a graph of operations."""
 
-    def __init__(self, chain: Chain, members: Members, batches: MemberBatches) -> None:
+    def __init__(self, chain: Chain, members: Members) -> None:
         self.chain, self.members = chain, members
-        self.x: Tensor = batches.split.x.contiguous()
-        self.y: Tensor = batches.split.y.contiguous()
         self.weight = members.skeleton.weights["ebops"]
 
     def __call__(self, index: Tensor, price: Tensor) -> Tensor:
         rows = zip(self.members.values.detach(), index, (self.weight * price).tolist(), strict=True)
-        return torch.stack(
-            [self.chain.gradients(values, self.x, self.y, each, p) for values, each, p in rows]
-        )
+        return torch.stack([self.chain.gradients(values, each, p) for values, each, p in rows])
 
 
 def chain_gradients(
@@ -52,7 +48,9 @@ def chain_gradients(
     own = {id(p) for layer in layers for p in layer.parameters()}
     if {id(p) for p in members.skeleton.network.parameters()} != own or not Chain.is_ready():
         return None
-    return ChainGradients(Chain(chosen), members, batches)
+    split = batches.split
+    chain = Chain(chosen, members.values.shape[1], split.x, split.y)
+    return ChainGradients(chain, members)
 
 
 def _suits(batches: MemberBatches, layers: list[ChainLayer]) -> bool:
@@ -113,6 +111,8 @@ def _chain_layer(layer: Any, members: Members) -> ChainLayer | None:
     if {*places} != {*needed, *biases} or None in places.values():
         return None
     shared = parameters["data_in_frac_bits"].numel() == 1
+    if not all(_fits(layer, name, p, shared) for name, p in parameters.items()):
+        return None
     if formats["data_in"].sample_shape not in (None, (layer.in_features,)):
         return None
     at: dict[str, Any] = {"bias": -1, "bias_frac_bits": -1, **places}
@@ -129,6 +129,14 @@ def _chain_layer(layer: Any, members: Members) -> ChainLayer | None:
         shares_bits=shared,
         rounding=ROUNDINGS.index(formats["data_in"].rounding),
     )
+
+
+def _fits(layer: nn.Linear, name: str, parameter: Tensor, shared: bool) -> bool:
+    """Return whether a parameter has as many numbers as the kernel takes from a row of values."""
+    if name.startswith("data_in"):
+        return parameter.numel() == (1 if shared else layer.in_features)
+    sizes = (layer.out_features, layer.in_features)
+    return tuple(parameter.shape) == (sizes if name.startswith("weight") else sizes[:1])
 
 
 def _has_hooks(layer: nn.Module) -> bool:

@@ -35,12 +35,14 @@ from chop.training.learned.prices import prices_of
 from chop.training.learned.snapshots import Snapshots
 from chop.training.learned.teacher import check_teacher
 from chop.training.scores import Score
+from chop.training.targets import start_at_targets
 from chop.training.tasks import TrainingTask, task_named
 
 logger = logging.getLogger(__name__)
 
 RETRAIN_RATE = 0.2  # of the learning rate, at which designs are retrained
 PER_DOUBLING = 8  # of the cost: designs that are kept for retraining
+LEAST_BITS = 2.0  # on average, of the smallest networks of a front
 MOST_PRICED = 100.0  # times the lowest price: a cost that leaves nothing of the loss
 
 
@@ -254,7 +256,7 @@ class _Run:
     # --- phases
 
     def _main(self) -> TrainingPhase:
-        models = [self._start(member) for member in range(self.options.num_members)]
+        models = [self._started(member) for member in range(self.options.num_members)]
         phase = self._phase(
             models,
             steps=self.steps,
@@ -262,7 +264,28 @@ class _Run:
             rate=self.options.learning_rate,
         )
         self._warn_of_prices(float(phase.members.exact_costs().max()))
+        self._warn_of_short_run(phase)
         return phase
+
+    def _warn_of_short_run(self, phase: TrainingPhase) -> None:
+        """Warn of widths that cannot become small in the steps of the run."""
+        start, reach = float(phase.members.widths.clamp(min=0).mean()), phase.reach
+        if reach >= start - LEAST_BITS:
+            return
+        factor = (start - LEAST_BITS) / max(reach, 1e-12)
+        rate = self.options.width_factor * self.options.learning_rate
+        logger.warning(
+            "Widths start at %.1f bits on average, and in %s steps they can become only %.2g bits "
+            "smaller, so the networks of the front will be nearly the same; set width_rate to %.2g "
+            "or more, or take %s steps",
+            *(
+                start,
+                f"{self.steps:,}",
+                reach,
+                factor * rate,
+                f"{math.ceil(factor * self.steps):,}",
+            ),
+        )
 
     def _warn_of_prices(self, cost: float) -> None:
         """Warn of prices for networks of another size, at which all bits vanish."""
@@ -273,6 +296,12 @@ class _Run:
                 "all bits may vanish. A price from %.0e to %.0e suits this network",
                 *(self.options.cost_name, priced, 0.03 / cost, 3 / cost),
             )
+
+    def _started(self, member: int) -> nn.Module:
+        """Return a network as it begins, with the range of the targets if it is new."""
+        model = copy.deepcopy(self._start(member))
+        start_at_targets(model, self.feed.split, self.task)
+        return model
 
     def _start(self, member: int) -> nn.Module:
         """Return a network as it begins: as given, or with new random weights."""
@@ -307,10 +336,11 @@ class _Run:
         return self._phase(models, steps=self.options.retrain, prices=None, rate=rate)
 
     def _phase(self, models: Sequence[nn.Module], **how: Any) -> TrainingPhase:
-        members = Members(models, self.options.weights, self.place.device)
-        batches = MemberBatches(
-            self.feed, members.count, self.options.seed + self.number, self.teacher
-        )
+        members = Members(models, self.options.weights, self.place.device, self.task)
+        if self.options.compile:
+            members.skeleton.learn_the_end(self.feed.few()[0])
+        seed = self.options.seed + self.number
+        batches = MemberBatches(self.feed, members.count, seed, self.teacher, self.task)
         return TrainingPhase(members, batches, self.options, self.task, **how)
 
     def _run(

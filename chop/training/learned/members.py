@@ -14,7 +14,7 @@ from chop.dataset.nested import Inputs, map_tensors
 from chop.numerics.learned import LearnsBits
 from chop.training.outputs import Predictor
 from chop.training.scores import Score
-from chop.training.tasks import TrainingTask
+from chop.training.tasks import CLASSIFICATION, TrainingTask
 
 State = dict[str, Tensor]
 
@@ -22,14 +22,20 @@ State = dict[str, Tensor]
 class Priced(nn.Module):
     """A network that returns its prediction and what it costs."""
 
-    def __init__(self, network: nn.Module, weights: Mapping[str, float]) -> None:
+    def __init__(
+        self, network: nn.Module, weights: Mapping[str, float], task: TrainingTask
+    ) -> None:
         super().__init__()
         self.network, self.weights = network, dict(weights)
-        self._predict = Predictor(network)
+        self._predict = Predictor(network, scores=task.of_scores)
         self.learning = [layer for layer in network.modules() if isinstance(layer, LearnsBits)]
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         return self._predict(inputs), self.cost(exact=False)
+
+    def learn_the_end(self, inputs: Inputs) -> None:
+        """Run the network once, so that compiled code knows how it ends."""
+        self._predict.learn_the_end(inputs)
 
     def cost(self, *, exact: bool) -> Tensor:
         """Return the weighted sum of the costs of all layers that learn."""
@@ -60,11 +66,15 @@ class Members:
     """
 
     def __init__(
-        self, models: Iterable[nn.Module], weights: Mapping[str, float], device: torch.device
+        self,
+        models: Iterable[nn.Module],
+        weights: Mapping[str, float],
+        device: torch.device,
+        task: TrainingTask = CLASSIFICATION,
     ) -> None:
         networks = [*models]
         network = copy.deepcopy(networks[0]).to(device)
-        self.device, self.skeleton = device, Priced(network, weights)
+        self.device, self.skeleton = device, Priced(network, weights, task)
         self._cost_only = _CostOnly(self.skeleton)
         learned = [name for name, p in network.named_parameters() if p.requires_grad]
         bits = set(width_names(network))

@@ -88,7 +88,7 @@ class TrainingPhase:
     def take(self) -> None:
         """Take one step."""
         self._steer()
-        self.rate.fill_(self._rate())
+        self.rate.fill_(self._rate(self.part))
         if self.prices is not None:
             self.price.copy_(self.prices.at(self.part))
         self.index.copy_(self.batches.indices(self.step))
@@ -100,9 +100,17 @@ class TrainingPhase:
         self.frozen |= which.cpu()
         self.moving[self.frozen.to(self.moving.device)] = False
 
-    def _rate(self) -> float:
+    @property
+    def reach(self) -> float:
+        """By how many bits a width can become smaller in all steps: Adam moves it by its rate."""
+        first, last = self.options.price_starts, 1 - self.options.freeze_last
+        parts = (step / self.steps for step in range(self.steps))
+        rates = sum(self._rate(part) for part in parts if first <= part < last)
+        return self.options.width_factor * rates
+
+    def _rate(self, part: float) -> float:
         """Return the learning rate; a ramp keeps its rate until the widths are frozen."""
-        low, part = min(self.options.eta_min, self.top_rate), self.part
+        low = min(self.options.eta_min, self.top_rate)
         if self.options.way == "ramp" and self.prices is not None:
             last = max(self.options.freeze_last, 1 / self.steps)
             part = max(0.0, (part - (1 - last)) / last)

@@ -31,6 +31,7 @@ WEIGHTED: dict[type[nn.Module], Kind] = {
 }
 OUTPUTS = {"linear": "out_features", "conv": "out_channels", "norm": "num_features"}
 POINTWISE = {*ops_with("activation"), "identity"}
+PROBABILITIES = ops_with("probabilities")
 SAME = ops_with("no_op")
 # p-norms and windows of three dimensions are not stacked
 POOLS = {op for op in ops_with("pool") if not op.endswith("3d") and not op.startswith("lp_")}
@@ -192,6 +193,8 @@ def _calls(model: nn.Module) -> list[LayerCall]:
         if node.op == "output":
             if values.numbers.get(node.args[0]) != len(calls) - 1:
                 raise Unfit("the network does not return the output of its last layer")
+            if calls[-1].settings.get("op") in PROBABILITIES:
+                raise Unfit(f"losses are taken of what enters {calls[-1].name}, at the end")
             return calls
         if node.op == "placeholder":
             if calls:

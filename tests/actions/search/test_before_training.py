@@ -1,10 +1,13 @@
 """What is wrong with a search is said before a parent is trained for it."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from chop.actions.search.spec import parent as parents
 
 EXAMPLES = Path(__file__).parents[3] / "configs/examples"
 QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
@@ -13,7 +16,7 @@ QUICKSTART = (EXAMPLES / "quickstart.toml").read_text()
 WRONG = {
     "a key of a format": (
         ("weight_width", "weight_widht"),
-        "seed.linear.config.weight_widht is not a key of integer; did you mean 'weight_width'",
+        "batch_norm1d.config.weight_widht is not a key of integer; did you mean 'weight_width'",
     ),
     "a format": (('"integer"', '"intger"'), "did you mean 'integer'"),
     "a fraction width": (
@@ -125,6 +128,53 @@ def test_looking_ahead_leaves_no_trace_in_the_parent(ch, tmp_path):
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
+SEARCHES = ("quickstart", "jsc_sim_joint_search", "jsc_sim_rungs_search", "jsc_to_fpga")
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_designs_of_every_example_are_networks_of_whole_numbers(
+    here, tmp_path, monkeypatch, name
+):
+    def stop(*args, **options):
+        raise ValueError("so far without a warning")
+
+    monkeypatch.setattr(parents, "_trained", stop)
+    _, out, said = here("search", "--config", EXAMPLES / f"{name}.toml", "--project-dir", tmp_path)
+    assert "so far without a warning" in said
+    assert "no meaning in whole numbers" not in out + said
+
+
+FLOAT_INPUT = re.sub(
+    r"(?s)\[search.search_space.seed.batch_norm1d.config\].*?(?=\[search)", "", QUICKSTART
+)
+
+
+def test_designs_that_stay_in_float_at_the_input_are_warned_of(here, tmp_path, monkeypatch):
+    def stop(*args, **options):
+        raise ValueError("so far")
+
+    monkeypatch.setattr(parents, "_trained", stop)
+    file = tmp_path / "float.toml"
+    file.write_text(FLOAT_INPUT)
+    _, out, said = here("search", "--config", file, "--project-dir", tmp_path)
+    assert "node 'module_list_0_0' takes the input of the network in float" in said + out
+
+
+@pytest.mark.parametrize("table", ["lut", "emit"])
+def test_a_circuit_that_no_design_has_costs_no_training(here, tmp_path, table):
+    text = FLOAT_INPUT + ("[search.emit]\nsimulate = false\n" if table == "emit" else "")
+    if table == "lut":
+        text = text.replace("hw_runner.bitops", "hw_runner.lut")
+        text = text.replace("bitops.direction", "lut.direction")
+    file = tmp_path / "float.toml"
+    file.write_text(text)
+    code, _, said = here("search", "--config", file, "--project-dir", tmp_path / "out")
+    assert code == 2
+    assert {"lut": "hw_runner.lut: no design", "emit": "search.emit: no design"}[table] in said
+    assert "takes the input of the network in float" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_the_quickstart_finds_fewer_bits_at_the_same_accuracy(ch, tmp_path):
     """What the README promises, and a front with both ends."""
@@ -142,6 +192,35 @@ def test_the_quickstart_finds_fewer_bits_at_the_same_accuracy(ch, tmp_path):
     assert [s for s in scores if s[0] > float(accuracy) - 0.003 and s[1] < float(bitops) / 20]
     assert rows[-1][-5:] == ["2/2"] * 5, "the narrowest"
     assert "calibrating the parent once" in said
+
+
+@pytest.mark.slow
+@pytest.mark.rtl
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_best_design_of_every_example_is_emitted_exported_and_verified(
+    ch, tmp_path, package, name
+):
+    for needed in ("alkaid", "onnxruntime"):
+        package(needed)
+    few = tmp_path / "few.toml"
+    text = (EXAMPLES / f"{name}.toml").read_text()
+    for pattern, number in (
+        ("n_trials = .*", "n_trials = 4"),
+        ("population = .*", "population = 4"),
+    ):
+        text = re.sub(pattern, number, text)
+    for pattern in (r"(?s)\[search.retrain\].*", "(?m)^rungs.*$", "(?m)^keep.*$"):
+        text = re.sub(pattern, "", text)
+    few.write_text(
+        re.sub("max_epochs = .*", "max_epochs = 1", text).replace("_size = 40", "_size = 2")
+    )
+    ch("search", "--config", few, "--project", "p")
+    ch("search", "--config", few, "--project", "p", "--apply", "best")
+    project = tmp_path / "out" / "p"
+    ch("export", "--load", project, "--format", "integer")
+    ch("emit", "--load", project)
+    said = ch("verify", project, "--samples", 100, "--random-vectors", 100)
+    assert "Verification is completed" in said.stdout + said.stderr
 
 
 @pytest.mark.slow

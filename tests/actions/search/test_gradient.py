@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,30 @@ def test_a_front_is_trained_measured_applied_and_reported(ch, config, tmp_path):
         right = graph.model.eval()(data.val_dataset.x).argmax(1) == data.val_dataset.y
     wanted = record["trials"][record["front"][-1]]["software_metrics"]["accuracy"]
     assert right.float().mean().item() == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_damaged_front_is_refused_in_one_sentence(here, config, tmp_path):
+    words = ("search", "--config", config, "--project-dir", tmp_path / "out", "--cpu", 0)
+    assert here(*words)[0] == 0
+    folder = next((tmp_path / "out").rglob("search.designs"))
+    front = folder / "front.json"
+    good = json.loads(front.read_text())
+    best = json.loads((folder.parent / "search.json").read_text())["front"][-1]
+    odd = ("", "[]", "{}", {"designs": 3}, {"designs": [1]}, {"designs": [{}]}, {"designs": []})
+    for content in odd:
+        front.write_text(content if isinstance(content, str) else json.dumps({**good, **content}))
+        for more in (("--resume",), ("--apply", best)):
+            code, _, err = here(*words, *more)
+            assert code in (0, 1), (content, err)
+            assert "Traceback" not in err
+            if code:
+                assert "to train the front again" in err.splitlines()[-1], (content, err)
+    front.write_text(json.dumps(good))
+    shutil.rmtree(folder / f"design_{best}")
+    code, _, err = here(*words, "--apply", best)
+    assert code == 1
+    assert "there is no directory" in err.splitlines()[-1]
 
 
 def test_a_front_learns_from_the_parent_that_the_search_has_trained(ch, tmp_path):

@@ -1,10 +1,17 @@
 """What is refused, in one sentence."""
 
+import json
 import shutil
+from random import Random
 
 import pytest
 
-from .projects import FEW, SAVED
+from chop.actions.certificate.project import with_project
+from chop.actions.certificate.record import differences, read_certificate
+from chop.actions.resolve import resolve
+from tests.fuzz.mutations import changed_json
+
+from .projects import FEW, SAVED, certificate
 
 
 def test_what_is_no_project_is_refused(here, project, tmp_path):
@@ -53,6 +60,29 @@ def test_a_data_set_that_is_not_recorded_or_not_known_is_refused(here, project):
 
 
 @pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("jsc-tiny", "jsc"), "the data set jsc, which is not downloaded because a file names it"),
+        (("jsc-tiny", "cifar10"), "the data set cifar10, which is not downloaded because"),
+        (("/elsewhere/net.onnx", "jsc-sim"), "names the file /elsewhere/net.onnx, which is not op"),
+    ],
+)
+def test_what_a_graph_names_is_not_opened_or_downloaded(
+    here, project, monkeypatch, tmp_path, names, said
+):
+    monkeypatch.setenv("MASE_CACHE", str(tmp_path / "cache"))
+    file = project / SAVED / "graph.json"
+    content = json.loads(file.read_text())
+    content["made_from"] = dict(zip(("model", "dataset"), names, strict=True))
+    file.write_text(json.dumps(content))
+    code, _, err = here("verify", project, *FEW)
+    assert code == 2
+    assert said in err
+    assert f"if you want that, call ch verify {' '.join(names)} --load" in err
+    assert "Initialising" not in err
+
+
+@pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
         (["--against", "onnx"], 1, "there is no ONNX file in"),
@@ -71,8 +101,37 @@ def test_wrong_options_are_refused_before_anything_is_loaded(here, project, flag
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "mase-certificate"}'])
-def test_a_damaged_certificate_is_refused(here, project, text):
+def test_a_damaged_certificate_is_refused_if_it_is_to_be_repeated(here, project, text):
     (project / "certificate.json").write_text(text)
-    code, _, err = here("verify", project, *FEW)
+    code, _, err = here("verify", project, "--again")
     assert code == 1
     assert "certificate.json" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("change", [{"ways": [{}]}, {"network": {"checksum": 3}}, {"format": 1}])
+def test_a_damaged_certificate_is_told_and_replaced(here, project, change):
+    assert here("verify", project, *FEW)[0] == 0
+    good = certificate(project)
+    (project / "certificate.json").write_text(json.dumps({**good, **change}))
+    code, _, err = here("verify", project, *FEW)
+    assert code == 0, err
+    assert "Not compared with the earlier certificate: " in err
+    assert here("verify", project, "--again")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+)
+def test_any_part_of_a_certificate_may_be_damaged(here, project, seed):
+    assert here("verify", project, *FEW)[0] == 0
+    good, random, reasons = certificate(project), Random(seed), []
+    for _ in range(40):
+        text = changed_json(random, json.dumps(good))
+        (project / "certificate.json").write_bytes(text)
+        try:
+            resolve(with_project({"model": str(project), "again": True}))
+            differences(read_certificate(project), good)
+        except ValueError as error:
+            reasons.append(str(error))
+    assert all(len(reason.split()) > 3 for reason in reasons)
+    assert here("verify", project, *FEW)[0] == 0

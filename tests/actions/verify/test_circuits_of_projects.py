@@ -1,6 +1,7 @@
 """Circuits that are right, edited, or of another network."""
 
 import re
+import shutil
 
 import pytest
 
@@ -95,3 +96,14 @@ def test_jsc_s_is_equal_in_all_four_ways(here, tmp_path):
     record = certificate(project)
     assert record["vectors"]["samples"] == record["vectors"]["random"] == 1024
     assert [way["mismatches"] for way in record["ways"]] == [0, None, 0, 0, 0]
+
+
+def test_of_several_networks_the_one_of_the_circuit_is_verified(here, project):
+    from chop.actions.certificate.project import with_project
+
+    other = shutil.copytree(project / SAVED, project / "software" / "search_ckpts" / "trial_3")
+    edited_weight(project)
+    assert with_project({"model": str(project)})["load_name"] == str(project / SAVED)
+    code, out, err = here("emit", *NAMES, "--load", other, "--cpu", 0, "--backend", "streaming")
+    assert code == 0, out + err
+    assert with_project({"model": str(project)})["load_name"] == str(other)

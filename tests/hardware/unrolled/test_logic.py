@@ -1,5 +1,6 @@
 """Traced logic: saturation, rounding, wide constants and tables, for every code."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -196,3 +197,43 @@ def test_an_op_of_ones_own_needs_one_function():
     assert wrong(graph, every_code(graph)) == 0
     with pytest.raises(ValueError, match="AbsoluteCodes has two functions"):
         unrolls(AbsoluteCodes)(absolute)
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 20])
+def test_sums_of_single_signed_bits(count):
+    draws = torch.Generator().manual_seed(count)
+    weight = torch.randint(-7, 8, (3, count), generator=draws)
+    op = LinearCodes(weight, None, Scale.power(0), 4)
+    graph = after(of_input(1, (count,)), op)
+    assert (graph.codes("x_codes").lowest, graph.codes("x_codes").highest) == (-1, 0)
+    x = torch.randint(-1, 1, (500, count), generator=draws)
+    assert wrong(graph, x) == 0
+
+
+def test_sums_of_wider_inputs_of_which_one_bit_is_left():
+    """Their codes are -4 and 0: the analysis of intervals and steps finds a single bit."""
+    graph = of_input(3, (8,))
+    sign = graph.add("sign", Requantize(word(1, -2, rounding="floor")), ["x_codes"], "sign")
+    weight = torch.arange(-8, 16).reshape(3, 8)
+    graph.add("sums", LinearCodes(weight, None, Scale.power(0), 5), [sign], "sums")
+    graph.outputs.append("sums")
+    layers = layers_of(graph)
+    draws = torch.Generator().manual_seed(0)
+    codes = {"x_codes": torch.randint(-4, 4, (500, 8), generator=draws)}
+    for layer in layers:
+        made = layer_logic(graph, layer)
+        known = {name: codes[name] for name in layer.inputs}
+        assert torch.equal(
+            logic_codes(layer, made.logic, made.constants, known), expected_codes(layer, known)
+        )
+        if layer is layers[0] and len(layers) > 1:
+            codes[sign] = expected_codes(layer, known).reshape(-1, 8)
+
+
+def test_alkaid_still_reads_signs_as_addresses_of_tables():
+    """The fault that `Solver.products` avoids; once this fails, the detour can go."""
+    from alkaid.trace import FVArray
+
+    signs = FVArray.from_kif(*(np.full(7, n) for n in (1, 0, 0)), hwconf=symbols.HARDWARE)
+    with pytest.raises(AssertionError, match="does not cover all values"):
+        signs @ np.ones((7, 1))

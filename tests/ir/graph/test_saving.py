@@ -224,6 +224,29 @@ def test_what_cannot_come_back_is_refused_when_it_is_saved(tmp_path):
     assert not (tmp_path / "g").exists()
 
 
+class Turned(nn.Module):
+    def __init__(self, turns):
+        super().__init__()
+        self.register_buffer("turns", turns)
+
+    def forward(self, x):
+        return (x * self.turns).real
+
+
+def test_complex_numbers_come_back_also_those_that_torch_conjugates_later(tmp_path):
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    for turns in (numbers, numbers.conj(), numbers.conj().imag):
+        MaseGraph(Turned(turns)).export(tmp_path / "graph")
+        assert torch.equal(MaseGraph.from_checkpoint(tmp_path / "graph").model.turns, turns)
+
+
+def test_numbers_that_no_file_holds_are_refused_by_their_name(tmp_path):
+    turns = torch.ones(2, dtype=torch.complex128)
+    with pytest.raises(ValueError, match=r"'turns' is of torch\.complex128, which .* complex64"):
+        MaseGraph(Turned(turns)).export(tmp_path / "graph")
+    assert not (tmp_path / "graph").exists()
+
+
 def test_saving_leaves_the_graph_as_it_was(tmp_path):
     graph, _ = run_pass("init_metadata", MaseGraph(nn.Sequential(nn.Linear(2, 2))))
     metas = [node.meta["mase"] for node in graph.nodes]

@@ -54,6 +54,35 @@ EXACT = {
     "resize by a whole factor": lambda x: F.interpolate(x, scale_factor=(2, 3.0), mode="bicubic"),
     "norms of vectors": lambda x: (torch.linalg.vector_norm(x, 2, (2, 3)), torch.linalg.norm(x)),
     "batch as a divisor": lambda x: x.sum(0) / x.shape[0],
+    "indices that are broadcast": lambda x: (
+        torch.take_along_dim(x, FIRST[None, None, :, None], 2),
+        torch.take_along_dim(x[:, :1], SECOND[None, None, :, None].expand(1, 4, 2, 1), 2),
+        torch.take_along_dim(x, x.argmax(1, keepdim=True), 1),
+    ),
+    "corrections": lambda x: (
+        x.var(1, correction=0.3),
+        x.std((1, 2), correction=1.5),
+        torch.std_mean(x, 1, correction=2.5),
+    ),
+    "softmax of nothing": lambda x: torch.ops.aten._safe_softmax(
+        torch.where(x.amax(-1, keepdim=True) > 1, x, -torch.inf), -1
+    ),
+    "truths in place": lambda x: (
+        *((x * 1).eq_(0), (x * 1).gt_(0.5), (x * 1).ne_(1), (x * 1).le_(x.mean())),
+        *((x * 1).logical_and_(x > 0), (x * 1).logical_not_(), (x * 1).logical_xor_(x)),
+    ),
+    "no dimensions": lambda x: [
+        *(y := x[0, 0, 0, 0], y.permute(()), y.sum(0), y.mean(-1, keepdim=True), y.amax(0)),
+        *(y.logsumexp(0), y.cumsum(0), y.softmax(0), y.log_softmax(-1), y.sort(0), y.topk(1, 0)),
+        *(y.argmax(0), y.max(0), y.var(0, correction=0), y.any(0), y.transpose(0, -1), y.t()),
+        *(y.movedim(0, 0), y.gather(0, torch.tensor([0])), y.index_select(0, torch.tensor([0]))),
+        *(y.argsort(0), F.prelu(y, torch.tensor([0.3])), y.norm(), y.flip(0), y.prod(0)),
+    ],
+    "weight of prelu without dimensions": lambda x: F.prelu(x, torch.tensor(0.3)),
+    "norm across channels": lambda x: (
+        F.local_response_norm(x[:, :, 0], 3),
+        F.local_response_norm(x[:, :, None], 3),
+    ),
 }
 
 
@@ -68,6 +97,30 @@ def test_a_list_as_the_only_index_is_a_tensor(traced, run):
     given = images(2)
     (found,) = run(onnx_model(traced(model, given)), given)
     assert torch.equal(found, given["x"][[1, 0]])
+
+
+UNBATCHED = {
+    "split": lambda x: torch.split(x, 2),
+    "chunk": lambda x: x.chunk(3)[2],
+    "unbind": lambda x: x.unbind(),
+}
+
+
+@pytest.mark.parametrize("name", UNBATCHED)
+def test_calls_whose_results_depend_on_the_batch_are_for_one_batch(name, traced, run):
+    model, given = Calls(UNBATCHED[name]), images(5)
+    file = onnx_model(traced(model, given))
+    assert [dim.dim_value for dim in file.graph.input[0].type.tensor_type.shape.dim] == [5, 4, 7, 5]
+    found, expected = run(file, given), model(**given)
+    expected = expected if isinstance(expected, list | tuple) else [expected]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_file_that_drops_a_batch_of_one_is_for_one(traced, run):
+    model, given = Calls(torch.squeeze), images(1)
+    (found,) = run(onnx_model(traced(model, given)), given)
+    assert torch.equal(found, given["x"][0])
 
 
 def writes_behind(view):
@@ -90,6 +143,19 @@ REFUSED = {
     "scatter with a sum": (
         lambda x: x.scatter(1, (x > 0).long(), x, reduce="add"),
         "write each place once",
+    ),
+    "split at computed places": (
+        lambda x: x.tensor_split(torch.ones(1).long() + x.long().sum(), 1)[0],
+        "place to split at that is computed",
+    ),
+    "random slopes": (lambda x: F.rrelu(x, training=True), "'rrelu' .* draws slopes in eval mode"),
+    "cut and reflected": (
+        lambda x: F.pad(x, (-1, 2, 0, 0), "reflect"),
+        "cuts and pads by 'reflect'",
+    ),
+    "output padding": (
+        lambda x: F.conv_transpose2d(x, torch.ones(4, 1, 2, 2), output_padding=1, dilation=2),
+        "'conv_transpose2d' .* output_padding that is not below the stride",
     ),
     "even window": (lambda x: F.local_response_norm(x, 4), "window of an even size"),
     "norm of matrices": (lambda x: torch.linalg.norm(x, 2, (2, 3)), "norm of a matrix"),

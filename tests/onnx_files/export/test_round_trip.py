@@ -71,6 +71,25 @@ def test_an_exported_file_is_read_as_the_same_integer_graph(build, kind, width, 
     assert graph_digest(first) == graph_digest(second)
 
 
+def affine(width, **others):
+    return {
+        "name": "affine",
+        "data_in_width": width,
+        "data_in_scale": 0.3,
+        "weight_width": 8,
+    } | others
+
+
+OTHERS = {
+    "floor of 8": ("qdq", config(8, data_in_rounding="floor")),
+    "floor of 5": ("qcdq", config(5, data_in_rounding="floor")),
+    "up of 12": ("qcdq", config(12, data_in_rounding="up")),
+    "whole numbers up": ("qdq", config(8, data_in_rounding="up", data_in_frac_width=0)),
+    "three bits": ("qcdq", affine(3, data_in_zero_point=-1)),
+    "twelve bits": ("qcdq", affine(12, data_in_zero_point=-226, data_in_scale=0.0015704)),
+}
+
+
 @pytest.mark.parametrize("build", [mlp, convolutions])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -81,14 +100,34 @@ def test_an_exported_file_is_read_as_the_same_integer_graph(build, kind, width, 
         ("qdq", config(8, bias_width=8, bias_frac_width=12)),
         ("qonnx", config(8, data_in_rounding="floor")),
         ("qonnx", config(8, data_in_rounding="up", data_in_signed=False)),
+        *OTHERS.values(),
     ],
-    ids=["symmetric", "weights of 5 bits", "unsigned", "fine bias", "floor", "up"],
+    ids=["symmetric", "weights of 5 bits", "unsigned", "fine bias", "floor", "up", *OTHERS],
 )
 def test_an_exported_file_computes_the_same_after_it_was_read(
     build, kind, options, traced, tmp_path
 ):
     graph, x = quantised(traced, build, options)
     again = read_again(graph, kind, tmp_path)
+    assert torch.equal(graph.to_integers()(x), again.to_integers()(x))
+
+
+def pointwise():
+    layers = nn.Conv2d(2, 4, 3, padding=1, padding_mode="replicate"), nn.SiLU(), nn.Softplus()
+    return named(*layers, nn.Flatten(), nn.Linear(64, 3)), (2, 4, 4)
+
+
+@pytest.mark.parametrize(("kind", "width"), [("qdq", 8), ("qcdq", 6)])
+def test_functions_that_onnx_has_in_parts_are_read_as_layers(kind, width, traced, tmp_path):
+    torch.manual_seed(0)
+    model, shape = pointwise()
+    x = 2 * torch.randn(500, *shape)
+    table = {"by": "type"} | {op: {"config": config(width)} for op in ("conv2d", "linear")}
+    table |= {op: {"config": config(width)} for op in ("silu", "softplus")}
+    graph = traced(model, {"input": x[:2]}, ("quantize", table))
+    again = read_again(graph, kind, tmp_path)
+    layers = [*again.model.modules()]
+    assert all(any(isinstance(e, kind) for e in layers) for kind in (nn.SiLU, nn.Softplus))
     assert torch.equal(graph.to_integers()(x), again.to_integers()(x))
 
 

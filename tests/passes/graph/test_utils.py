@@ -101,8 +101,10 @@ def test_modules_are_found_by_name_and_by_target(graph):
 
 def test_a_node_is_found_by_name_or_refused_with_the_nearest(graph, nodes):
     assert get_node_by_name(graph.fx_graph, "relu") is nodes["relu"]
-    with pytest.raises(RuntimeError, match=r"unknown node 'rleu'; did you mean 'relu'\?"):
+    with pytest.raises(UnknownName, match=r"unknown node 'rleu'; did you mean 'relu'\?"):
         get_node_by_name(graph.fx_graph, "rleu")
+    with pytest.raises(RuntimeError, match=r"unknown node \['relu'\]"):  # as older scripts expect
+        get_node_by_name(graph.fx_graph, ["relu"])
 
 
 def test_names_for_verilog():

@@ -445,3 +445,13 @@ def test_data_of_nan_are_named_as_the_reason(network, splits, options):
     train = TensorSplit(splits[0].x * float("nan"), splits[0].y)
     with pytest.raises(ValueError, match="NaN or infinite numbers in the data"):
         train_front(network, (train, splits[1]), options(steps=3, checkpoints=1))
+
+
+def test_a_run_too_short_for_its_widths_is_warned_of(network, splits, options, caplog):
+    short = {"steps": 60, "checkpoints": 1, "members": 1, "price": [1e-12, 1e-12]}
+    train_front(network, splits, options(**short, width_rate=1e-3))
+    assert "Widths start at 4.0 bits on average, and in 60 steps they can become" in caplog.text
+    assert "set width_rate to 0.0" in caplog.text
+    caplog.clear()
+    train_front(network, splits, options(**short, width_rate=0.2))
+    assert "bits smaller" not in caplog.text

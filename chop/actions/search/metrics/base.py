@@ -119,6 +119,9 @@ class Runner:
     def __call__(self, trial: Trial) -> Metrics:
         raise not_defined(self, "__call__", "runner")
 
+    def check(self, trial: Trial) -> None:
+        """Raise what measuring an untrained design would raise, if that is known without work."""
+
     def parent_metrics(self, trial: Trial) -> Metrics:
         """Return the metrics of the parent as it is, which a runner must not train."""
         return {} if self.trains else self(trial)

@@ -110,7 +110,8 @@ class BasicEvaluation(TaskRunner):
 
     def __call__(self, trial: Trial) -> Metrics:
         refuse_untrained(trial, allowed=self._allow)
-        batches, predict = self._batches, Predictor(trial.model)
+        batches = self._batches
+        predict = Predictor(trial.model, scores=self.task.of_scores)
         with isolated(trial.model, self.context.device, trial.seed), torch.inference_mode():
             if self.task is not CLASSIFICATION:
                 return self._tallied(predict)

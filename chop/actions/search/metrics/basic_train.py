@@ -189,7 +189,7 @@ def _distilled(
     teacher: nn.Module, task: TrainingTask, share: float, temperature: float
 ) -> Objective:
     """Return the loss of the task plus the distance from the teacher's outputs."""
-    predict = Predictor(teacher)
+    predict = Predictor(teacher, scores=task.of_scores)
 
     def objective(forward: Forward, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():  # before the student, which may work in place

@@ -35,6 +35,9 @@ class CircuitRunner(Runner):
     def __call__(self, trial: Trial) -> Metrics:
         return {self.name: circuit_of(trial, *self._how)[self.name]}
 
+    def check(self, trial: Trial) -> None:
+        circuit_of(trial, "formula", self._how[1])
+
     def parent_metrics(self, trial: Trial) -> Metrics:
         """Return nothing for a parent that has no circuit, as one in float."""
         try:

@@ -22,7 +22,7 @@ from chop.dataset.nested import Inputs, copied, map_tensors, tensors_of
 from chop.ir.ops import identify, ops_with
 from chop.options import PositiveInt
 from chop.registry import not_defined
-from chop.training.outputs import prediction_of
+from chop.training.outputs import prediction_and_scores, prediction_of
 from chop.training.tasks import task_named
 
 RIDGE = 1e-5  # keeps logarithms finite if samples are indistinguishable
@@ -62,14 +62,21 @@ def _weight_gradients(
     """Yield the weights of each layer, and the gradient of the loss with respect to them."""
     named = trial.model.named_parameters()
     parameters = {n: p.detach().clone().requires_grad_() for n, p in named}
-    outputs = _output(trial.model, {**parameters, **copied_buffers(trial.model)}, copied(x))
-    return _gradients(task_named(context.task).loss(outputs.float(), y), parameters)
+    tensors, task = {**parameters, **copied_buffers(trial.model)}, task_named(context.task)
+    outputs, scores, _ = prediction_and_scores(lambda: _result(trial.model, tensors, copied(x)))
+    if scores is not None and task.of_scores:
+        outputs = scores
+    return _gradients(task.loss(outputs.float(), y), parameters)
 
 
 def _output(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
     """Return the prediction of a model with other parameters and buffers."""
+    return prediction_of(_result(model, tensors, x))
+
+
+def _result(model: nn.Module, tensors: Tensors, x: Inputs) -> Any:
     positional, by_name = ForwardSignature.of(model).arguments(x)
-    return prediction_of(functional_call(model, tensors, positional, by_name))
+    return functional_call(model, tensors, positional, by_name)
 
 
 def _gradients(value: Tensor, parameters: Tensors) -> Iterator[tuple[Tensor, Tensor]]:

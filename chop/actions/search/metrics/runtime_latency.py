@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
-from chop.actions.onnx_models import RunnableFormat, runtime_for
+from chop.actions.onnx_models import RunnableFormat, exported, runtime_for
 from chop.actions.search.metrics.base import (
     Direction,
     Metrics,
@@ -78,6 +80,10 @@ class RuntimeLatency(Runner):
                 strict=True,
             )
         }
+
+    def check(self, trial: Trial) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            exported(trial.graph, self._format, Path(folder))
 
     def parent_metrics(self, trial: Trial) -> Metrics:
         """Return nothing for a parent that has no such file, as one in float."""

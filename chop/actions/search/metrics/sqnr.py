@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.samples import Batch, Loader, first_of, on_device, split_of
@@ -14,6 +14,7 @@ from chop.actions.search.metrics.state import isolated
 from chop.dataset.nested import Inputs, copied
 from chop.options import PositiveInt
 from chop.training.outputs import Predictor
+from chop.training.tasks import task_named
 
 # in decibel: float32 cannot resolve more, and a score must be finite
 LIMIT = -20 * math.log10(torch.finfo(torch.float32).eps)
@@ -45,13 +46,16 @@ class Sqnr(Runner):
         context = self.context
         batches = on_device(context, self._split, self._batch_size)
         with isolated(context.model, context.device, context.seed), torch.inference_mode():
-            predict = Predictor(context.model)
+            predict = self._predictor(context.model)
             return [(x, predict(copied(x)).double()) for x, _ in batches]
+
+    def _predictor(self, model: nn.Module) -> Predictor:
+        return Predictor(model, scores=task_named(self.context.task).of_scores)
 
     def __call__(self, trial: Trial) -> Metrics:
         references = self._references
         with isolated(trial.model, self.context.device, trial.seed), torch.inference_mode():
-            predict = Predictor(trial.model)
+            predict = self._predictor(trial.model)
             powers = [_powers(predict, x, reference) for x, reference in references]
             signal, noise = torch.stack(powers).sum(0).tolist()
         return {"sqnr": decibel(signal, noise)}

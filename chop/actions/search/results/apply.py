@@ -8,12 +8,14 @@ import logging
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.search.results.description import check_same, description_of
 from chop.actions.search.results.files import Results
+from chop.actions.search.results.networks import network_of, retrained_network
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.actions.search.store.location import StudyLocation, latest
 from chop.actions.search.store.study_store import StudyStore
 from chop.actions.suggestion import command_to_test
 from chop.dataset.data_module import facts_of
+from chop.project_networks import note_design
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +23,7 @@ SHOWN = 20  # numbers of trials
 
 
 def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
-    """Build the design of a trial from the parent, train it as its trial did, and save it."""
+    """Save the network of a trial: retrained if it was, else built and trained as in the trial."""
     location, objectives = latest(location), spec.settings.objectives
     store = StudyStore(
         location.url, location.study, objectives.directions, spec.space.choices, write=False
@@ -33,11 +35,15 @@ def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
     number = _number(str(config.apply), results)
     outcome = results.outcomes[number]
     logger.info("Applying trial %d: %s", number, {**outcome.software, **outcome.hardware})
-    graph = Worker(spec).rebuilt(number, results.designs[number])
-    if any(runner.trains for runner in spec.runners):  # on these data, not on the parent's
+    retrained = retrained_network(location, number)
+    graph = network_of(Worker(spec), results, location, number)
+    if retrained or any(runner.trains for runner in spec.runners):  # not on the parent's data
         graph.meta["trained_on"] = facts_of(spec.parent.data_module) or {}
     folder = graph.export(location.folder / f"trial_{number}")
-    logger.info("Saved the design to %s", folder)
+    note_design(location.folder, folder, "applied")
+    logger.info(
+        "Saved the design to %s%s", folder, ", with its retrained weights" if retrained else ""
+    )
     logger.info("Test it with: %s", command_to_test(config, folder, "mz"))
 
 

@@ -14,11 +14,10 @@ from tabulate import tabulate
 
 from chop.actions.search.metrics.samples import any_split, first_of, on_device
 from chop.actions.search.results.files import Results, plain
+from chop.actions.search.results.networks import network_of
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.spec.settings import Emit, Synthesize
 from chop.actions.search.store.location import StudyLocation
-from chop.actions.train import trained_graph
-from chop.checkpoints import load_graph
 from chop.dataset.nested import joined
 from chop.hardware.circuit import Circuit
 from chop.hardware.emit import EmitOptions, emit_circuit
@@ -26,9 +25,7 @@ from chop.hardware.estimate import estimate
 from chop.hardware.simulation.check import check_circuit
 from chop.hardware.synthesis import Synthesis, synthesize_circuit
 from chop.integers import IntegerGraph
-from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.graph.transforms.integers import integer_graph
-from chop.training.names import Names
 from chop.training.tasks import CLASSIFICATION, task_named
 
 logger = logging.getLogger(__name__)
@@ -72,16 +69,8 @@ class _CircuitDesign:
     ) -> None:
         self.worker, self.results, self.location = worker, results, location
         self.number, self.made = number, dict[float, Circuit]()
-        self.integers: IntegerGraph = integer_graph(self._graph())
-
-    def _graph(self) -> MaseGraph:
-        """Return the network: retrained if it was, else as its trial measured it."""
-        trained = trained_graph(Names(self.location.retrained / f"trial_{self.number}"))
-        if trained.is_dir():
-            return load_graph(trained)
-        graph = self.worker.rebuilt(self.number, self.results.designs[self.number])
-        graph.model.cpu()
-        return graph
+        graph = network_of(worker, results, location, number)
+        self.integers: IntegerGraph = integer_graph(graph)
 
     def circuit(self, period: float) -> Circuit:
         if period not in self.made:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import fx, nn
 
 from chop.actions.search.space.base import Space
+from chop.actions.search.space.operands import module_of
 from chop.actions.search.space.untraced import UntracedModel
 from chop.ir.graph.mase_metadata import Operands, mase
-from chop.ir.ops import OPS
 from chop.numerics import FORMATS, from_config
-from chop.passes.graph.transforms.quantize.quantized_modules import layer_for
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -70,7 +69,7 @@ def weighted_layers(graph: MaseGraph) -> Layers:
     layers: Layers = {}
     seen: set[int] = set()
     for node in graph.fx_graph.nodes:
-        module = _module_of(graph, node)
+        module = module_of(graph, node)
         parameters = [*module.parameters()] if module is not None else [*_arguments(graph, node)]
         new = [p for p in parameters if id(p) not in seen]
         if not new:
@@ -81,32 +80,6 @@ def weighted_layers(graph: MaseGraph) -> Layers:
         text = op_and_shape(module) if module is not None else f"{op} {_sides(largest.shape)}"
         layers[node.name] = {"op": text, **_own_formats(node, largest)}
     return layers
-
-
-def rounded_operands(graph: MaseGraph | UntracedModel) -> dict[str, tuple[str, ...]]:
-    """Return the operands to which a format applies, for every layer and function that has any."""
-    if isinstance(graph, UntracedModel):
-        layers = {name: _operands_of(layer) for name, layer in graph.model.named_modules()}
-    else:
-        layers = {node.name: _operands_at(graph, node) for node in graph.fx_graph.nodes}
-    return {name: operands for name, operands in layers.items() if operands}
-
-
-def _operands_at(graph: MaseGraph, node: fx.Node) -> tuple[str, ...]:
-    module = _module_of(graph, node)
-    if module is not None:
-        return _operands_of(module)
-    spec = OPS.get(mase(node).common.get("mase_op") or "")
-    return (*dict.fromkeys(spec.quantized), "data_out") if spec and spec.quantized else ()
-
-
-def _operands_of(layer: nn.Module) -> tuple[str, ...]:
-    """Return the operands of the quantized form of a layer, without a bias that it lacks."""
-    form = layer_for(type(layer))
-    if form is None:
-        return ()
-    missing = [name for name, value in layer._parameters.items() if value is None]
-    return (*(operand for operand in form.operands if operand not in missing), "data_out")
 
 
 def _weighted_modules(model: nn.Module) -> Layers:
@@ -126,10 +99,6 @@ def _weighted_modules(model: nn.Module) -> Layers:
                 **bits,
             }
     return layers
-
-
-def _module_of(graph: MaseGraph, node: fx.Node) -> nn.Module | None:
-    return graph.modules[str(node.target)] if node.op == "call_module" else None
 
 
 def _arguments(graph: MaseGraph, node: fx.Node) -> Iterator[nn.Parameter]:

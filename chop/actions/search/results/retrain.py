@@ -17,6 +17,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.identity import identity
 from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.results.files import Results, plain
+from chop.actions.search.results.networks import RESULT
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.space.base import Parent
 from chop.actions.search.spec.settings import Retrain
@@ -89,7 +90,7 @@ class _Design:
         self.worker, self.parent, self.number = worker, worker.spec.parent, number
         self.chosen = results.designs[number]
         self.folder = folder / f"trial_{number}"
-        self.names, self.file = Names(self.folder), self.folder / "result.json"
+        self.names, self.file = Names(self.folder), self.folder / RESULT
         self.options = dataclasses.replace(
             how.training,
             seed=worker.spec.sampler_context.seed_of(number),

@@ -30,16 +30,22 @@ def calibrated_parent(table: Mapping[str, Any], parent: Parent) -> Parent:
     if not isinstance(options, Mapping):
         raise ValueError(f"{WHERE} must be a table of options of calibrate, not {options!r:.80}")
     if is_module_style(table) or not asks_for_calibration(_choices(table)):
-        if options:
+        if "calibrate" in table:
             logger.warning("%s is ignored: no choice of the search space is calibrated", WHERE)
         return parent
     if has_histograms(parent.graph) and not options:
         return parent
+    told = (
+        ""
+        if "calibrate" in table
+        else f", with default options (add a table {WHERE} to change them)"
+    )
+    logger.info("The search space has calibrated numbers: calibrating the parent once%s", told)
     return dataclasses.replace(parent, graph=_calibrated(parent, options))
 
 
-def _choices(table: Mapping[str, Any]) -> list[Any]:
-    return [table.get("seed"), table.get("passes")]
+def _choices(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: table.get(key) for key in ("seed", "passes")}
 
 
 def _calibrated(parent: Parent, options: Mapping[str, Any]) -> Any:
@@ -49,8 +55,6 @@ def _calibrated(parent: Parent, options: Mapping[str, Any]) -> Any:
     from chop.passes.base import PassArgsError
     from chop.passes.graph.analysis.calibrate import calibrate_analysis_pass
 
-    told = "" if options else f", with default options (add a table {WHERE} to change them)"
-    logger.info("The search space has calibrated numbers: calibrating the parent once%s", told)
     graph = parent.graph.clone()
     device = next((p.device for p in graph.model.parameters()), torch.device("cpu"))
     facts = (parent.model_info, parent.data_module, parent.task, "train")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from chop.actions.search.space.registry import (
     generated_options,
     register_search_space,
 )
+from chop.files import read_json
 from chop.log import quieter
 from chop.numerics.learned import LearnsBits
 from chop.options import Options
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
 
 FILE = "front.json"  # is written last: the front is complete
+AGAIN = "delete {} to train the front again"
 KEYS = ("name", "passes")
 Config = dict[str, Any]
 
@@ -60,7 +61,7 @@ class LearnedSpace:
         """What is known of each design; none before the front is trained."""
         if self._facts is None and self.is_trained:
             assert self.folder is not None
-            self._facts = json.loads((self.folder / FILE).read_text(encoding="utf-8"))["designs"]
+            self._facts = _designs_in(self.folder / FILE)
         return self._facts or []
 
     def listed(self) -> Sequence[Config]:
@@ -69,6 +70,11 @@ class LearnedSpace:
 
     def config_of(self, chosen: Mapping[str, Any]) -> Config:
         number = int(chosen["design"])
+        if not 0 <= number < len(self.facts):
+            raise ValueError(
+                f"the front in {self.folder} has {len(self.facts)} designs, and none of the number "
+                f"{number}; {AGAIN.format(self.folder)}"
+            )
         return {"design": number, **self.facts[number]}
 
     def build(self, config: Config) -> MaseGraph:
@@ -95,6 +101,18 @@ class LearnedSpace:
 
     def expect_training(self) -> None:
         """Do nothing: every candidate is read from its file."""
+
+
+def _designs_in(file: Path) -> list[Config]:
+    """Return what a front records of its designs."""
+    advice = AGAIN.format(file.parent)
+    designs = read_json(file, advice=advice).get("designs")
+    tables = designs if isinstance(designs, list) else [None]
+    if not all(isinstance(t, dict) and isinstance(t.get("price"), int | float) for t in tables):
+        raise ValueError(
+            f"{file} is damaged: its designs are not a list of tables with prices; {advice}"
+        )
+    return tables
 
 
 def design_folder(folder: Path, number: int) -> Path:

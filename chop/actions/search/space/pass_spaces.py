@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.space.checks import Check, problem_of, refuse_choices, some_values
 from chop.actions.search.space.choices import Parameter, choice_of, unflatten_dict
+from chop.actions.search.space.operands import lacking_operands
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
@@ -70,10 +71,12 @@ class NodePassSpace(PassSpace):
         self.first = _first_calls(graph, nodes)
         self.parameters = []
         checked: set[tuple[str, str]] = set()  # tables, for an op
+        lacking = lacking_operands(graph, nodes) if run.name == "quantize" else {}
         for node, table in tables.items():
             if self.first[node.name] != node.name:
                 continue
             parameters = node_parameters(f"{node.name}/config", table, keys_of_format)
+            parameters = [p for p in parameters if not _is_of(p.key, lacking.get(node.name, ()))]
             check = functools.partial(self._check, graph, node, parameters)
             if run.name == "quantize":
                 check_formats(node, parameters, check, table.where)
@@ -161,6 +164,10 @@ class NodePassSpace(PassSpace):
                 (widened if name in WIDENINGS else others)[node] = table
         steps = [("redefine", widened), (self.run.name, others)]
         return [(name, {"by": "name", **tables}) for name, tables in steps if tables]
+
+
+def _is_of(key: str, operands: tuple[str, ...]) -> bool:
+    return any(key.rpartition("/")[2].startswith(f"{operand}_") for operand in operands)
 
 
 class OptionPassSpace(PassSpace):

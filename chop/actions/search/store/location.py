@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chop.actions.search.space.learned_names import designs_beside
+from chop.project_networks import NOTE
 
 logger = logging.getLogger(__name__)
 
 STUDY = "search"  # the name of a study, and of its journal
 UNNAMED = re.compile(rf"{STUDY}(?:-([1-9]\d*))?")
-FILES = ("best.json", "log.json", "search.json", "report.html", "study.pkl")  # of one search
+FILES = ("best.json", "log.json", "search.json", "report.html", "study.pkl", NOTE)  # of one search
 
 
 @dataclass(frozen=True)

@@ -230,4 +230,8 @@ def checked_about(attributes: Mapping[str, Any], url: str) -> Mapping[str, Any]:
         about = attributes.get("about", {})
         if not isinstance(about, dict):
             raise TypeError(f"the attribute 'about' must be a table, not {type(about).__name__}")
+        runners = about.get("runners", {})
+        tables = [runners, *(runners.values() if isinstance(runners, dict) else ())]
+        if not all(isinstance(table, dict) for table in tables):
+            raise TypeError("the runners in the attribute 'about' must be tables")
         return about

@@ -34,11 +34,12 @@ module fixed_clamp #(
 
     for (genvar i = 0; i < LANES; i++) begin : lane
         logic [IN_WIDTH-1:0] code;
-        logic signed [63:0] x;
+        logic signed [IN_WIDTH:0] x;
         assign code = data_in_0[i*IN_WIDTH +: IN_WIDTH];
-        assign x = 64'($signed({IN_SIGNED != 0 && code[IN_WIDTH-1], code}));
-        assign result[i*OUT_WIDTH +: OUT_WIDTH]
-            = x < LOW ? OUT_WIDTH'(LOW) : x > HIGH ? OUT_WIDTH'(HIGH) : OUT_WIDTH'(x);
+        assign x = {IN_SIGNED != 0 && code[IN_WIDTH-1], code};
+        fixed_saturate #(
+            .IN_WIDTH(IN_WIDTH + 1), .OUT_WIDTH(OUT_WIDTH), .LOW(LOW), .HIGH(HIGH)
+        ) bounds (.x(x), .result(result[i*OUT_WIDTH +: OUT_WIDTH]));
     end
 
     stream_register #(.WIDTH(LANES * OUT_WIDTH)) register (

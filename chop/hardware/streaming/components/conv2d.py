@@ -9,7 +9,7 @@ import numpy as np
 
 from chop.hardware.streaming.component import StreamCost, component
 from chop.hardware.streaming.components.linear import WeightedComponent
-from chop.hardware.streaming.stream import FILLER, Places, Stream
+from chop.hardware.streaming.stream import FILLER, Places, Stream, in_lanes
 from chop.hardware.streaming.windows import Window, by_pixel
 from chop.integers import ConvCodes, IntegerNode
 
@@ -90,7 +90,9 @@ module fixed_conv2d #(
     end else begin : pad
         stream_pad #(
             .LANES(IN_LANES), .WIDTH(IN_WIDTH), .BEATS(BEATS), .ROWS(ROWS), .COLUMNS(COLUMNS),
-            .TOP(PAD_TOP), .BOTTOM(PAD_BOTTOM), .LEFT(PAD_LEFT), .RIGHT(PAD_RIGHT)
+            .TOP(PAD_TOP), .BOTTOM(PAD_BOTTOM), .LEFT(PAD_LEFT), .RIGHT(PAD_RIGHT),
+            .FIRST_ROW((KERNEL_ROWS - 1) * DILATION_ROWS),
+            .FIRST_COLUMN((KERNEL_COLUMNS - 1) * DILATION_COLUMNS)
         ) pad (
             .clk(clk), .rst(rst),
             .data_in_0(data_in_0),
@@ -160,8 +162,15 @@ endmodule
         stream = by_pixel(inputs[0])
         if node.op.groups == 1:
             return (stream,)
+        if FILLER in stream.slots:  # of an input of the network, which nobody asks for full lanes
+            return (stream.moved(in_lanes(stream.sequence, 1)),)
         lanes = math.gcd(stream.lanes, stream.shape[0] // node.op.groups)
         return (stream if lanes == stream.lanes else stream.moved(stream.slots.reshape(-1, lanes)),)
+
+    @classmethod
+    def wants_plain(cls, node: IntegerNode) -> bool:
+        assert isinstance(node.op, ConvCodes)
+        return node.op.groups > 1
 
     @property
     def conv(self) -> ConvCodes:

@@ -305,6 +305,8 @@ module fixed_linear #(
                 logic signed [IN_WIDTH:0] x;
                 logic signed [WEIGHT_WIDTH-1:0] w;
                 logic signed [PRODUCT-1:0] product;
+                logic unused_bits;
+                assign unused_bits = &{x, w};  // of operands wider than the product
                 assign code = operands[i*IN_WIDTH +: IN_WIDTH];
                 assign x = {IN_SIGNED != 0 && code[IN_WIDTH-1], code};
                 assign w = weights[(o*MULTIPLIED+i)*WEIGHT_WIDTH +: WEIGHT_WIDTH];

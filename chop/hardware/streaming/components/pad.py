@@ -95,6 +95,8 @@ class PadComponent(StreamComponent):
             "BOTTOM": window.after[0],
             "LEFT": window.padding[1],
             "RIGHT": window.after[1],
+            "FIRST_ROW": window.first[0],
+            "FIRST_COLUMN": window.first[1],
             "FILL": self.op.code & ((1 << stream.width) - 1),
         }
 

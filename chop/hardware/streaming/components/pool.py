@@ -73,6 +73,8 @@ module fixed_pool #(
     stream_pad #(
         .LANES(LANES), .WIDTH(IN_WIDTH), .BEATS(BEATS), .ROWS(ROWS), .COLUMNS(COLUMNS),
         .TOP(PAD_TOP), .BOTTOM(PAD_BOTTOM), .LEFT(PAD_LEFT), .RIGHT(PAD_RIGHT),
+        .FIRST_ROW((KERNEL_ROWS - 1) * DILATION_ROWS),
+        .FIRST_COLUMN((KERNEL_COLUMNS - 1) * DILATION_COLUMNS),
         .FILL(IN_WIDTH'(LEAST) << (IN_WIDTH - 1))
     ) pad (
         .clk(clk), .rst(rst),

@@ -50,7 +50,7 @@ class ReorderComponent(MovedComponent):
 
     module = "stream_reorder"
     template = """\
-// The codes of a sample in another order, one per beat; `place` has the position of each. A sample
+// The codes of a sample in another order, one per beat; place has the position of each. A sample
 // is written into one half of the memory while the one before is read from the other.
 module stream_reorder #(
     parameter int WIDTH = 8,

@@ -81,10 +81,9 @@ module fixed_requantize #(
             assign unused_bits = &rounded;
             assign result[i*OUT_WIDTH +: OUT_WIDTH] = OUT_WIDTH'(rounded);
         end else begin : saturate
-            assign result[i*OUT_WIDTH +: OUT_WIDTH]
-                = rounded < WIDE'(LOW) ? OUT_WIDTH'(LOW)
-                : rounded > WIDE'(HIGH) ? OUT_WIDTH'(HIGH)
-                : OUT_WIDTH'(rounded);
+            fixed_saturate #(
+                .IN_WIDTH(WIDE), .OUT_WIDTH(OUT_WIDTH), .LOW(LOW), .HIGH(HIGH)
+            ) bounds (.x(rounded), .result(result[i*OUT_WIDTH +: OUT_WIDTH]));
         end
     end
 

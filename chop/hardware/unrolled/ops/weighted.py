@@ -97,7 +97,14 @@ class Solver:
         self.solved: dict[tuple[Any, ...], Any] = {}
 
     def products(self, weight: Tensor, row: list[Any]) -> list[Any]:
-        """Return the sums of products of symbols with the columns of a matrix."""
+        """Return the sums of products of symbols with the columns of a matrix.
+
+        alkaid reads several inputs of one bit as the address of a table, also those whose only bit
+        is a sign, and then finds negative addresses: it gets minus such an input instead.
+        """
+        signs = torch.tensor([symbols.is_sign(s) for s in row])
+        row = [symbols.negated_sign(s) if symbols.is_sign(s) else s for s in row]
+        weight = torch.where(signs[:, None], -weight, weight)
         parts = [
             [symbols.fresh(s) * 2.0**shift if shift else s for s in self._sums(limb, row)]
             for limb, shift in symbols.limbs(weight.numpy())

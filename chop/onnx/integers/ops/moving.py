@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from chop.integers import ArgMaxCodes, Codes, PadCodes, PermuteCodes, ReshapeCodes
+from chop.integers import ArgMaxCodes, Codes, PadCodes, PermuteCodes, PickCodes, ReshapeCodes
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.writer import INT64, Writer, WrittenValue, numbers_dtype
 
@@ -24,6 +24,15 @@ def permute(
     w: Writer, op: PermuteCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
 ) -> WrittenValue:
     return w.op("Transpose", inputs[0], perm=[d % (len(codes[0].shape) + 1) for d in op.dims])
+
+
+@writes(PickCodes)
+def pick(
+    w: Writer, op: PickCodes, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
+    flat = w.shaped("Reshape", inputs[0], [0, -1])  # 0 keeps the batch
+    picked = w.shaped("Gather", flat, op.places.flatten().tolist(), axis=1)
+    return w.shaped("Reshape", picked, [0, *op.places.shape])
 
 
 @writes(PadCodes)

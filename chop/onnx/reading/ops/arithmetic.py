@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx, nn
 
 from chop.onnx.reading.ops.shape import in_type
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.rounded import rounded_call
+from chop.onnx.reading.rounded import rounded_call, rounded_layer
 from chop.onnx.reading.values import OnnxValue, is_constant
 from chop.onnx.reading.weighted import fold_bias
 
@@ -62,7 +63,13 @@ def add(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 @reads("Mul", takes_grids=True)
 def mul(reader: Reader, node: OnnxNode) -> OnnxValue:
-    """Read a product, number by number."""
+    """Read a product, number by number; that of x and its sigmoid is a SiLU."""
+    for x, gate in ((node[0], node[1]), (node[1], node[0])):
+        if isinstance(reader.layer_of(gate), nn.Sigmoid) and gate.grid is None:
+            assert gate.node is not None
+            grid = reader.formats.get(gate.node, {}).get("data_in")
+            if gate.node.args == (x.node,) and grid == x.grid and not x.is_codes:
+                return rounded_layer(reader, nn.SiLU(), x)
     return _binary(reader, node, torch.mul)
 
 
@@ -119,8 +126,28 @@ def _is_no_bound(value: OnnxValue, of: OnnxValue) -> bool:
 
 @reads("Where")
 def where(reader: Reader, node: OnnxNode) -> OnnxValue:
-    """Read a choice between two tensors."""
+    """Read a choice between two tensors; that of x where it is large and its softplus is one."""
+    softplus = _softplus(reader, node)
+    if softplus is not None:
+        return softplus
     return reader.call(torch.where, node[0], node[1], node[2])  # type: ignore[no-any-return]
+
+
+def _softplus(reader: Reader, node: OnnxNode) -> OnnxValue | None:
+    """Return a softplus with a threshold, as `ch export` writes torch's; None if it is none."""
+    large, x, result = (node[place].node for place in range(3))
+    if large is None or x is None or result is None or large.target is not torch.gt:
+        return None
+    if large.args[0] is not x or not isinstance(reader.layer_of(node[2]), nn.Softplus):
+        return None
+    data, threshold, formats = result.args[0], large.args[1], reader.formats.get(result, {})
+    # x may be rounded by a layer of its own
+    is_rounded = x.args[:1] == (data,) and reader.formats.get(x) == formats
+    if not isinstance(threshold, float) or not (x is data or is_rounded):
+        return None
+    assert isinstance(data, fx.Node)
+    value = OnnxValue(node[2].samples, data, grid=formats.get("data_in"))
+    return rounded_layer(reader, nn.Softplus(threshold=threshold), value)
 
 
 @reads("IsInf")

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from chop.onnx.reading.ops.shape import known_numbers
+from chop.onnx.reading.errors import GIVE_SIZE
+from chop.onnx.reading.ops.shape import in_type, known_numbers
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue, Size, is_constant, known
@@ -66,7 +67,7 @@ def _slice(node: OnnxNode, size: Size, start: Size, end: Size, step: int) -> sli
     first, last = _place(node, size, start), _place(node, size, end)
     if first is None:
         if size[0] != size[1]:
-            raise node.wrong("starts beyond the end of a size that is free; export it again")
+            raise node.wrong(f"starts beyond the end of a size that is free; {GIVE_SIZE}")
         first = size[0]
     return slice(first or None, last, step if step != 1 else None)
 
@@ -93,7 +94,7 @@ def _turned(
     sizes = x.sizes[axis]
     is_whole = start[0] in (-1, max(start[0], FAR)) and max(end) <= -FAR
     if sizes[0] != sizes[1] and not is_whole:
-        raise node.wrong("goes back over a part of a size that is free; export it with fixed sizes")
+        raise node.wrong(f"goes back over a part of a size that is free; {GIVE_SIZE}")
     bounds = []
     for bound in (start, end):
         pair = [
@@ -113,7 +114,7 @@ def split(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
     if sizes is None:
         whole, other = node[0].sizes[axis]
         if whole != other:
-            raise node.wrong("splits a dimension whose size is free; export it with a fixed size")
+            raise node.wrong(f"splits a dimension whose size is free; {GIVE_SIZE}")
         each = -(-whole // max(1, count))
         sizes = [min(each, whole - each * i) for i in range(count)]
     parts = reader.call(torch.split, node[0], [int(size) for size in sizes], axis)
@@ -171,7 +172,19 @@ def triangle(reader: Reader, node: OnnxNode) -> OnnxValue:
 @reads("GatherElements")
 def gather_elements(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a look-up of each number by its place along an axis."""
-    return reader.call(torch.gather, node[0], node.axis(0), node[1])  # type: ignore[no-any-return]
+    axis = node.axis(0)
+    places = from_start(reader, node, node[1], node[0].sizes[axis])
+    return reader.call(torch.gather, node[0], axis, places)  # type: ignore[no-any-return]
+
+
+def from_start(reader: Reader, node: OnnxNode, places: OnnxValue, size: Size) -> OnnxValue:
+    """Return places along a dimension of a size, with negative ones counted from its start."""
+    places = in_type(reader, places, torch.int64)
+    if is_constant(places) and not bool((places.tensor < 0).any()):
+        return places
+    if size[0] != size[1]:
+        raise node.wrong(f"may count from the end of a size that is free; {GIVE_SIZE}")
+    return reader.call(torch.remainder, places, max(1, size[0]))  # type: ignore[no-any-return]
 
 
 @reads("Pad", takes_grids=True)
@@ -190,7 +203,9 @@ def pad(reader: Reader, node: OnnxNode) -> OnnxValue:
         # torch counts from the last dimension
         sides[2 * (x.rank - 1 - axis)] = int(pads[i])
         sides[2 * (x.rank - 1 - axis) + 1] = int(pads[i + len(axes)])
-    while len(sides) > 2 and sides[-2:] == [0, 0]:
+    # torch repeats and mirrors along all dimensions behind the channels
+    fewest = 2 if mode == "constant" else max(2, 2 * (x.rank - 2))
+    while len(sides) > fewest and sides[-2:] == [0, 0]:
         sides = sides[:-2]
     grid = x.grid if fill == 0 and x.grid is not None and x.grid.axis is None else None
     x = x.with_grid(None) if grid is not None and not x.is_codes else reader.settled(x)
@@ -222,7 +237,8 @@ def space_to_depth(reader: Reader, node: OnnxNode) -> OnnxValue:
     if any(size % block for size in (*h, *w)):
         raise node.wrong("has blocks that do not fit its input; export the network again")
     sizes = [n, c, _over(h, block), (block, block), _over(w, block), (block, block)]
-    turned = reader.call(torch.permute, reader.reshaped(x, sizes), (0, 3, 5, 1, 2, 4))
+    order = (0, 1, 3, 5, 2, 4) if node.attribute("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    turned = reader.call(torch.permute, reader.reshaped(x, sizes), order)
     return reader.reshaped(turned, [n, _times(c, block * block), _over(h, block), _over(w, block)])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue
@@ -54,8 +55,11 @@ def instance_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     tensors = _constants(node, "weight", "bias")
     if node[0].rank not in INSTANCE:
         raise node.wrong("does not normalise channels of 3 to 5 dimensions, so it cannot be read")
+    channels = node[0].tensor.shape[1]
+    if any(t.shape != (channels,) for t in tensors.values()):
+        raise node.wrong(f"needs weights of {channels} numbers; export the network again")
     eps = node.attribute("epsilon", 1e-5)
-    layer = INSTANCE[node[0].rank](node[0].tensor.shape[1], eps=eps, affine=True, device="meta")
+    layer = INSTANCE[node[0].rank](channels, eps=eps, affine=True, device="meta")
     return reader.layer(layer, node[0], weights=tensors)  # type: ignore[no-any-return]
 
 
@@ -66,7 +70,7 @@ def layer_norm(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
         raise node.wrong("gives its mean, which cannot be read; export the network for inference")
     sizes = _last_sizes(node)
     tensors = _constants(node, "weight", "bias")
-    tensors = {name: tensor.expand(sizes) for name, tensor in tensors.items()}
+    tensors = _expanded(node, tensors, sizes)
     eps = node.attribute("epsilon", 1e-5)
     layer = nn.LayerNorm(sizes, eps, bias="bias" in tensors, device="meta")
     return [reader.layer(layer, node[0], weights=tensors)]
@@ -76,16 +80,28 @@ def layer_norm(reader: Reader, node: OnnxNode) -> list[OnnxValue]:
 def rms_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a norm by the root of the mean of squares."""
     sizes = _last_sizes(node)
-    tensors = {name: t.expand(sizes) for name, t in _constants(node, "weight").items()}
+    tensors = _expanded(node, _constants(node, "weight"), sizes)
     layer = nn.RMSNorm(sizes, node.attribute("epsilon", 1e-5), device="meta")
     return reader.layer(layer, node[0], weights=tensors)  # type: ignore[no-any-return]
+
+
+def _expanded(node: OnnxNode, tensors: dict[str, Tensor], sizes: list[int]) -> dict[str, Tensor]:
+    """Return weights in the shape of the dimensions that are normalised."""
+    for tensor in tensors.values():
+        shape = list(tensor.shape)
+        last = sizes[len(sizes) - len(shape) :]
+        if len(shape) > len(sizes) or any(
+            a not in (1, b) for a, b in zip(shape, last, strict=True)
+        ):
+            raise node.wrong(f"has weights of shape {shape} for {sizes}; export the network again")
+    return {name: tensor.expand(sizes) for name, tensor in tensors.items()}
 
 
 def _last_sizes(node: OnnxNode) -> list[int]:
     """Return the sizes of the dimensions from the axis on."""
     sizes = node[0].sizes[node.axis() :]
     if any(a != b for a, b in sizes):
-        raise node.wrong("normalises a dimension whose size is free; export it with a fixed size")
+        raise node.wrong(f"normalises a dimension whose size is free; {GIVE_SIZE}")
     return [a for a, _ in sizes]
 
 
@@ -96,10 +112,13 @@ def group_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
     tensors = _constants(node, "weight", "bias")
     if groups < 1 or channels % groups:
         raise node.wrong(f"has {groups} groups of {channels} channels; export the network again")
+    reader.count(2 * channels)
     tensors = {
         name: t.repeat_interleave(channels // groups) if t.numel() == groups != channels else t
         for name, t in tensors.items()
     }
+    if any(t.shape != (channels,) for t in tensors.values()):
+        raise node.wrong(f"needs weights of {channels} numbers; export the network again")
     layer = nn.GroupNorm(groups, channels, node.attribute("epsilon", 1e-5), device="meta")
     return reader.layer(layer, node[0], weights=tensors)  # type: ignore[no-any-return]
 

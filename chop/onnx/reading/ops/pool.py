@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
@@ -73,7 +74,11 @@ def average_pool(reader: Reader, node: OnnxNode) -> OnnxValue:
     data = pad_sides(reader, node[0], (first, last), 0.0)
     layer = AVERAGE[dims](window.kernel, window.strides)
     result = _averaged(reader, layer, data)
-    return result if counts else reader.call(torch.mul, result, _shares(node, layer, first, last))
+    return (
+        result
+        if counts
+        else reader.call(torch.mul, result, _shares(reader, node, layer, first, last))
+    )
 
 
 def _averaged(reader: Reader, layer: nn.Module, value: OnnxValue) -> OnnxValue:
@@ -82,11 +87,15 @@ def _averaged(reader: Reader, layer: nn.Module, value: OnnxValue) -> OnnxValue:
     return rounded_layer(reader, layer, value)
 
 
-def _shares(node: OnnxNode, layer: nn.Module, first: list[int], last: list[int]) -> OnnxValue:
+def _shares(
+    reader: Reader, node: OnnxNode, layer: nn.Module, first: list[int], last: list[int]
+) -> OnnxValue:
     """Return the size of a window over how many of its numbers are not padding."""
     sizes = node[0].sizes[2:]
     if any(a != b for a, b in sizes):
-        raise node.wrong("has padding on an input whose size is free; export it with fixed sizes")
+        raise node.wrong(f"has padding on an input whose size is free; {GIVE_SIZE}")
+    padded = [a + f + e for (a, _), f, e in zip(sizes, first, last, strict=True)]
+    reader.count(math.prod(padded))
     sides = [side for pair in zip(first, last, strict=True) for side in reversed(pair)][::-1]
     ones = torch.nn.functional.pad(torch.ones(1, 1, *(a for a, _ in sizes)), sides)
     return known((1 / layer(ones)).to(node[0].dtype), "shares")

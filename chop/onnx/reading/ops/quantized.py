@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from chop.onnx.reading.grids import Grid, Rounding
 from chop.onnx.reading.reader import Reader
@@ -60,7 +61,7 @@ def _grid(node: OnnxNode, kind: str) -> Grid:
         if node[0].tensor.shape[axis] != len(scales):
             raise node.wrong(f"has {len(scales)} scales, which is not the size of its axis")
     low, high = CODES[kind]
-    return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label)
+    return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label, name=node.name)
 
 
 @reads("QuantizeLinear", takes_grids=True)
@@ -89,8 +90,11 @@ def _before_clip(reader: Reader, x: OnnxValue, grid: Grid) -> tuple[OnnxValue, G
     layer = reader.layer_of(x)
     if not isinstance(layer, nn.Hardtanh) or x.node in reader.formats or len(grid.scales) > 1:
         return x, grid
-    bounds = (layer.min_val, layer.max_val)
-    low, high = (bound / grid.scales[0] + grid.zero_points[0] for bound in bounds)
+    # rounding keeps the order of numbers, so that the bounds may be rounded first
+    steps = [bound / grid.scales[0] for bound in (layer.min_val, layer.max_val)]
+    if not all(map(math.isfinite, steps)):
+        return x, grid
+    low, high = (round(step) + grid.zero_points[0] for step in steps)
     narrow = grid.clipped(low, high)
     if (narrow.low, narrow.high) != (low, high) or narrow.centred().width is None:
         return x, grid
@@ -131,13 +135,11 @@ def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     if not x.is_known:
         return _pair(node, x)
     if node.attribute("block_size", 0):
-        return known(_in_blocks(node, x), x.name)
+        return known(_in_blocks(reader, node, x), x.name)
     kind = x.kind or "INT32"
     grid = _grid(node, kind)
     if x.grid is not None:
-        grid = Grid(
-            grid.scales, grid.zero_points, x.grid.low, x.grid.high, grid.axis, label=grid.label
-        )
+        grid = replace(grid, low=x.grid.low, high=x.grid.high)
     scale, point = _shaped(x.tensor, grid)
     dtype = node[1].dtype
     return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(
@@ -150,21 +152,64 @@ def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
         raise node.wrong(
             "has no QuantizeLinear before it; networks that compute with integers cannot be read"
         )
-    same = Grid(
+    wanted = Grid(
         tuple(_scales(node)),
         tuple(int(p) for p in node.numbers(2, "zero point") or [0] * len(_scales(node))),
         x.grid.low, x.grid.high, x.grid.axis,
     )  # fmt: skip
-    if same != x.grid:
+    if (rounded := _rounded_before(x, wanted)) is not None:
+        return rounded
+    if wanted != x.grid:
         raise node.wrong("has another scale or zero point than the QuantizeLinear before it")
     return x.with_grid(x.grid.centred())
 
 
-def _in_blocks(node: OnnxNode, x: OnnxValue) -> Tensor:
+def _rounded_before(x: OnnxValue, wanted: Grid) -> OnnxValue | None:
+    """Return what is rounded down, or by ties up, before steps of 1 are quantised, and its grid.
+
+    QuantizeLinear rounds ties to even codes; `ch export` writes other roundings so.
+    """
+    assert x.grid is not None
+    found, grid = _rounding_of(x.node), wanted.centred()
+    if found is None or x.grid != replace(wanted, scales=(1.0,)) or not grid.is_fixed_point:
+        return None
+    steps, rounding = found
+    scale = wanted.scales[0]
+    if _is_call(steps, torch.mul) and steps.args[1] == 1 / scale:
+        steps = steps.args[0]  # type: ignore[assignment]
+    elif scale != 1:
+        return None
+    grid = replace(grid, rounding=rounding, label=x.grid.label, name=x.grid.name)
+    return replace(x, node=steps, is_codes=False, grid=grid)
+
+
+def _rounding_of(node: fx.Node | None) -> tuple[fx.Node, Rounding] | None:
+    """Return what a node rounds to whole numbers, and how: floor(x), or round(x) and ties up."""
+    if _is_call(node, torch.floor):
+        return node.args[0], "floor"  # type: ignore[union-attr, return-value]
+    if not _is_call(node, torch.add):
+        return None
+    whole, tie = node.args  # type: ignore[union-attr]
+    is_cast = isinstance(tie, fx.Node) and tie.op == "call_method" and tie.target == "to"
+    equal = tie.args[0] if is_cast else None  # type: ignore[union-attr]
+    rest = equal.args[0] if _is_call(equal, torch.eq) and equal.args[1] == 0.5 else None  # type: ignore[union-attr]
+    if not (_is_call(whole, torch.round) and _is_call(rest, torch.sub)):
+        return None
+    x = whole.args[0]  # type: ignore[union-attr]
+    return (x, "up") if rest.args == (x, whole) else None  # type: ignore[union-attr, return-value]
+
+
+def _is_call(node: Any, function: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target is function
+
+
+def _in_blocks(reader: Reader, node: OnnxNode, x: OnnxValue) -> Tensor:
     """Return the numbers of a constant with a scale per block; it stays in float."""
     axis, block = node.axis(1), node.attribute("block_size", 0)
     scale, point = node.constant(1, "scale"), node.constant(2, "zero point")
     assert scale is not None
+
+    reader.count(scale.tensor.numel() * max(0, block))
 
     def spread(t: Tensor) -> Tensor:
         return t.repeat_interleave(block, axis).narrow(axis, 0, x.tensor.shape[axis])
@@ -229,7 +274,7 @@ def _qonnx_grid(node: OnnxNode) -> Grid:
     if len(points) != len(scales):
         raise node.wrong("has not as many zero points as scales; export the network again")
     parts = tuple(scales), tuple(points)
-    return Grid(*parts, int(low), int(high), axis, label=node.label)
+    return Grid(*parts, int(low), int(high), axis, label=node.label, name=node.name)
 
 
 def _axis(node: OnnxNode, scales: list[float]) -> int | None:

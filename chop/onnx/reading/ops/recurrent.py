@@ -21,10 +21,8 @@ ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], 
 def recurrent(reader: Reader, node: OnnxNode) -> list[OnnxValue | None]:
     """Read a recurrent layer without peepholes or lengths; initial states may be given."""
     _check(node)
-    weights, hidden = [node.constant(place, "weight") for place in (1, 2)], node[2].tensor.shape[2]
-    if any(weight is None or weight.rank != 3 for weight in weights):
-        raise node.wrong("has weights that are not of three dimensions; export it again")
     both, bias = node.attribute("direction", "forward") == "bidirectional", node.constant(3, "bias")
+    hidden = _hidden(node, bias, 2 if both else 1)
     first = bool(node.attribute("layout", 0))
     more = {"nonlinearity": _activations(node)[0]} if node.op == "RNN" else {}
     layer = LAYERS[node.op](
@@ -36,6 +34,22 @@ def recurrent(reader: Reader, node: OnnxNode) -> list[OnnxValue | None]:
     found = reader.layer(layer, node[0], *states, weights=tensors)
     directions = 2 if both else 1
     return _results(reader, node, found, directions, hidden, batch_first=first)
+
+
+def _hidden(node: OnnxNode, bias: OnnxValue | None, directions: int) -> int:
+    """Return the size of the state, after a look at the shapes of the weights."""
+    shapes = [list(node[place].tensor.shape) for place in (1, 2)]
+    if any(
+        node.constant(place, "weight") is None or len(shapes[place - 1]) != 3 for place in (1, 2)
+    ):
+        raise node.wrong("has weights that are not of three dimensions; export it again")
+    hidden, inputs = shapes[1][2], shapes[0][2]
+    rows = hidden * len(GATES[node.op])
+    wanted = [[directions, rows, inputs], [directions, rows, hidden]]
+    fits = shapes == wanted and hidden > 0 and inputs > 0
+    if not fits or (bias is not None and list(bias.tensor.shape) != [directions, 2 * rows]):
+        raise node.wrong(f"has weights of shapes {shapes}, which do not fit; export it again")
+    return hidden
 
 
 def _activations(node: OnnxNode) -> list[str]:

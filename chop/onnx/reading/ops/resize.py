@@ -42,10 +42,18 @@ def resize(reader: Reader, node: OnnxNode) -> OnnxValue:
         if way == "pytorch_half_pixel" and to_one:  # takes the first number, not the middle
             raise node.wrong("resizes to a size of 1 by pytorch_half_pixel, which torch does not")
         corners = ways[way]
+        if corners and scales and not _are_whole(node, scales):
+            raise node.wrong("aligns the corners of a size that is no whole number; give sizes")
     kind = "nearest" if mode == "nearest" else LINEAR[x.rank]
     factor = None if scales is None else tuple(scales)
     layer = nn.Upsample(sizes, factor, kind, corners)
     return reader.layer(layer, x)  # type: ignore[no-any-return]
+
+
+def _are_whole(node: OnnxNode, scales: list[float]) -> bool:
+    """Whether each size times its scale is a whole number."""
+    pairs = zip(node[0].sizes[2:], scales, strict=True)
+    return all(s == int(s) or (a == b and a * s == int(a * s)) for (a, b), s in pairs)
 
 
 def _length(node: OnnxNode, place: int, scales: list[float] | None, sizes: Any) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
-from chop.onnx.reading.tensors import torch_type
+from chop.onnx.reading.tensors import TYPES, kind_of_type, torch_type, type_name
 from chop.onnx.reading.values import OnnxValue, Size, known
 
 
@@ -18,7 +19,7 @@ def known_numbers(node: OnnxNode, place: int, what: str) -> list[Size]:
     value = node[place]
     if not value.is_known:
         raise node.wrong(f"computes its {what} from the data; only constants and sizes can be read")
-    pair = [sample.reshape(-1).tolist() for sample in value.samples]
+    pair = [node.listed(sample, what) for sample in value.samples]
     return [(int(a), int(b)) for a, b in zip(*pair, strict=True)]
 
 
@@ -237,13 +238,30 @@ def arange(reader: Reader, node: OnnxNode) -> OnnxValue:
 @reads("Cast")
 def cast(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a change of the type."""
-    return in_type(reader, node[0], torch_type(node.attribute("to", 0), node.label))
+    kind = node.attribute("to", 0)
+    torch_type(kind, node.label)
+    return in_kind(reader, node[0], type_name(kind))
 
 
 @reads("CastLike")
 def cast_like(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a change to the type of another tensor."""
-    return in_type(reader, node[0], node[1].dtype)
+    return in_kind(reader, node[0], node[1].kind or kind_of_type(node[1].dtype))
+
+
+def in_kind(reader: Reader, x: OnnxValue, kind: str) -> OnnxValue:
+    """Return a value in a type of the file; whole numbers that torch has no type for wrap."""
+    dtype, bits = TYPES[kind]
+    width = dtype.itemsize * 8
+    is_wrapped = not dtype.is_floating_point and dtype != torch.bool and bits < width
+    if not is_wrapped:
+        return replace(in_type(reader, x, dtype), kind=kind)
+    wide = in_type(reader, x, torch.int64)
+    low = -(2 ** (bits - 1)) if kind.startswith("INT") else 0
+    wide = wide if low == 0 else reader.call(torch.sub, wide, low)
+    wide = reader.call(torch.bitwise_and, wide, 2**bits - 1)
+    wide = wide if low == 0 else reader.call(torch.add, wide, low)
+    return replace(in_type(reader, wide, dtype), kind=kind)
 
 
 def in_type(reader: Reader, x: OnnxValue, dtype: torch.dtype) -> OnnxValue:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map_only
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, Operands, TensorMeta, mase
@@ -17,7 +18,13 @@ from chop.ir.operands import bind_operands, described, flatten, mapped_leaves
 from chop.ir.ops import OPS, OpSpec, identify
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.formats import node_formats, note_formats, operand_parameters
-from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_name, input_values
+from chop.passes.graph.describe.interpreter import (
+    GraphRunner,
+    RunError,
+    device_of,
+    input_name,
+    input_values,
+)
 from chop.passes.graph.describe.nodes import first_computing, last_computing, outer_nodes
 
 logger = logging.getLogger(__name__)
@@ -31,9 +38,10 @@ def describe(
 ) -> None:
     """Record op, arguments and results of each node from one run, and formats of quantized nodes.
 
-    `dummy_in`, `keep_values` and `on_meta` are the options of the pass `add_common_metadata`.
+    `dummy_in`, `keep_values` and `on_meta` are the options of the pass `add_common_metadata`;
+    without inputs, those of the capture are used.
     """
-    inputs = input_values(graph, dummy_in, "dummy_in")
+    inputs = input_values(graph, dummy_in or _captured_inputs(graph), "dummy_in")
     without_values = any(p.is_meta for p in graph.model.parameters())
     run = _Annotate(graph, keep_values, on_meta or without_values)
     try:
@@ -46,6 +54,13 @@ def describe(
         if node_formats(node):
             note_formats(node)
     annotate_graph(graph)
+
+
+def _captured_inputs(graph: MaseGraph) -> dict[str, Any]:
+    """Return the inputs that a graph was captured on, where its model is now."""
+    names, device = [input_name(node) for node in graph.inputs], device_of(graph.model)
+    inputs = {name: value for name, value in graph.example_inputs.items() if name in names}
+    return tree_map_only(Tensor, lambda x: x.to(device), inputs)  # type: ignore[no-any-return]
 
 
 class _Snapshots:

@@ -133,6 +133,8 @@ def argument_formats(node: fx.Node) -> dict[str, NumberFormat]:
 def note_scales(graph: MaseGraph) -> None:
     """Write into the metadata the scales and bits of layers as they are now, after training."""
     for node in graph.nodes:
+        if "mase" not in node.meta:  # of a graph that was saved without metadata
+            continue
         module = mase(node).module
         scaled = isinstance(module, FormattedLayer) and module.format_tensors()
         if scaled and "args" in mase(node).common:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
+from chop.ir.graph.arguments import without_surplus
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.tracer import attributes_restored
 from chop.memory import OutOfMemory, memory_for
@@ -159,6 +160,7 @@ def input_values(graph: MaseGraph, values: Mapping[str, Any], option: str) -> li
     """
     names = [input_name(node) for node in graph.inputs]
     rest = next((input_name(n) for n in graph.inputs if str(n.target).startswith("**")), None)
+    values = without_surplus(values, names)
     for name, value in values.items():
         if name not in names and rest is None:
             raise PassArgsError(f"{option}: {unknown('input', name, names)}")

@@ -23,6 +23,7 @@ from chop.passes.graph.transforms.pruning import (
     prune_transform_pass,
 )
 from chop.passes.graph.transforms.quantize import (
+    quantize_static_transform_pass,
     quantize_transform_pass,
     summarize_quantization_analysis_pass,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "prune_channels_transform_pass",
     "prune_detach_hook_transform_pass",
     "prune_transform_pass",
+    "quantize_static_transform_pass",
     "quantize_transform_pass",
     "raise_granularity_transform_pass",
     "redefine_conv_transform_pass",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.numerics import NumberFormat
 from chop.numerics.base import from_config
 from chop.numerics.binary import Binary
@@ -53,6 +54,9 @@ class BinaryScaling(Quantized):
         """Check the config of a loaded layer, and make its formats."""
         self.check_config(self.config)
         self._take(self.config)
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        return {**super().tensor_rules(), "gamma": TensorRule(())}
 
     def _take(self, config: Mapping[str, Any]) -> None:
         self.config, self._kept = config, {}

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.ops import OPS, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
@@ -121,6 +122,16 @@ class LogicNets(Neurons):
         self.check_config(self.config)
         self._take(self.config)
         self._check_size(torch.tensor([self.fan_in]))
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        neurons, inputs, rest = self.num_neurons, self.num_inputs, (None,) * (self.weight.dim() - 1)
+        seen = (neurons, self.fan_in)
+        return {
+            "weight": TensorRule((neurons, *rest)),
+            "indices": TensorRule(seen, "whole", 0, inputs - 1),
+            "valid": TensorRule(seen, "bool"),
+            **({} if self.bias is None else {"bias": TensorRule((neurons,))}),
+        }
 
     def _take(self, config: Mapping[str, Any]) -> None:
         formats = {operand: _format(config, operand) for operand in OPERANDS}

@@ -15,7 +15,7 @@ from chop.passes.graph.transforms import logicnets
 from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.graph.transforms.logicnets import AROUND, KEYS, LogicNets
 from chop.passes.graph.transforms.quantize.config import config_in, without_na
-from chop.passes.graph.utils import get_node_by_name
+from chop.passes.graph.utils import UnknownNode, get_node_by_name
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.registry import unknown
 
@@ -119,5 +119,5 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> tuple[fx.Node, list[fx.Node
 def _node(graph: MaseGraph, name: str) -> fx.Node:
     try:
         return get_node_by_name(graph.fx_graph, name)
-    except RuntimeError as error:
+    except UnknownNode as error:
         raise PassArgsError(str(error)) from None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.numerics import NumberFormat
 from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, BinaryResidual, residual_signs
@@ -81,12 +82,20 @@ class LUTNet(Neurons):
         return self
 
     def derive(self) -> None:
-        """Check loaded state, and rebuild what follows from the config."""
+        """Rebuild what follows from the config."""
         self.check_config(self.config)
         self._take(self.config)
-        wanted = [self.levels * self.num_neurons * self.num_inputs, 2**self.k]
-        if list(self.weight.shape) != wanted:
-            raise ValueError(f"its tables have shape {list(self.weight.shape)}, not {wanted}")
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        neurons, inputs = self.num_neurons, self.num_inputs
+        return {
+            "weight": TensorRule((self.levels * neurons * inputs, 2**self.k)),
+            "pruning_masks": TensorRule((neurons, inputs)),
+            "input_mask": TensorRule((neurons * inputs * self.k,), "whole", 0, inputs - 1),
+            "means": TensorRule((self.levels,)),
+            "gamma": TensorRule(()),
+            **({} if self.bias is None else {"bias": TensorRule((neurons,))}),
+        }
 
     def _take(self, config: Mapping[str, Any]) -> None:
         self.config, self._kept = config, {}

@@ -8,9 +8,9 @@ from chop.actions.search.results.layers import (
     formatted,
     layers_of,
     op_and_shape,
-    rounded_operands,
     weighted_layers,
 )
+from chop.actions.search.space.operands import rounded_operands
 from chop.actions.search.space.untraced import UntracedModel
 from chop.ir import MaseGraph
 from chop.passes import run_pass

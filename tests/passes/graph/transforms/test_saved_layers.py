@@ -188,7 +188,7 @@ def test_loaded_adapters_can_be_fused(graph, x, tmp_path):
         (binary_scaling, {"odd": 1}, "unknown key of binary_scaling 'odd'"),
         (binary_scaling, {"weight_bipolar": 3}, "bipolar must be true or false"),
         (lutnet, {"odd": 1}, "unknown key of lutnet 'odd'"),
-        (lutnet, {"data_in_k": 8}, r"its tables have shape \[144, 4\], not \[144, 256\]"),
+        (lutnet, {"data_in_k": 8}, r"the shape \[144, 4\]; it must be \[144, 256\]"),
     ],
 )
 def test_a_spoilt_config_is_refused(graph, change, spoilt, message, tmp_path):

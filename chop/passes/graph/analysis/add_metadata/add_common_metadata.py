@@ -20,7 +20,8 @@ def add_common_metadata_analysis_pass(
 ) -> None:
     """Record each node's op, arguments and results from one forward pass on `dummy_in`.
 
-    `dummy_in` maps the names of the model's inputs to tensors. `add_value` keeps a clone of every
+    `dummy_in` maps the names of the model's inputs to tensors; without it, the inputs of the
+    capture are used, which MaseGraph was given or made. `add_value` keeps a clone of every
     tensor under "value". `force_device_meta` runs on torch's meta device: shapes and dtypes only,
     nothing is computed. The model stays unchanged: BatchNorm statistics, random state, mode and
     gradients.

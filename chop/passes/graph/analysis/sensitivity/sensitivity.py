@@ -20,6 +20,7 @@ from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import ops_with
+from chop.ir.probabilities import final_op, return_scores
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
@@ -148,6 +149,10 @@ class _Measured:
         self, graph: MaseGraph, variants: Mapping[str, Rerun], chosen: list[str], loss: Any
     ) -> None:
         self.plain, self.variants, self.loss = Rerun(graph.clone()), variants, loss
+        final = final_op(graph.model)
+        if final is not None and loss is None and final[0].name not in chosen:
+            for rerun in (self.plain, *variants.values()):
+                return_scores(rerun.graph.model)
         self.baseline = LayerScore()
         self.rounded = {name: LayerScore() for name in variants}
         keys = [(node, fmt) for node in chosen for fmt in variants]

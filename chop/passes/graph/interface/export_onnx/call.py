@@ -254,6 +254,11 @@ class OpCall:
             )
         return self.add("Reshape", x, self.ints(*(-1 if n is None else n for n in wanted)))
 
+    def vector(self, x: str, rank: int | None = None) -> str:
+        """Return a tensor; one without dimensions becomes a vector of one number."""
+        rank = self.rank if rank is None else rank
+        return x if rank else self.add("Reshape", x, self.ints(1))
+
     def rounded(self, x: str, rounding: str) -> str:
         """Round a value to whole numbers: ties to even or up, or always down."""
         if rounding == "floor":

@@ -59,10 +59,7 @@ def observed(graph: MaseGraph) -> KnownGraph:
     runs = _runs(model, inputs, batch)
     found = KnownGraph(model, batch if len(runs) == 2 else None, shared=runs[0].shared)
     for node in model.graph.nodes:
-        try:
-            found.facts[node] = merged_facts(runs[0].facts[node], runs[-1].facts[node])
-        except ExportError as error:
-            raise ExportError(f"node {node.name!r} {error}; let it give one number") from error
+        found.facts[node] = merged_facts(runs[0].facts[node], runs[-1].facts[node])
         if _is_unclear(node, found):
             found.unclear.add(node)
         if _is_constant(node, found, runs[0]):
@@ -104,14 +101,31 @@ def _has_tensors(facts: Any) -> bool:
 
 
 def _runs(model: fx.GraphModule, inputs: list[Any], batch: int | None) -> list[_Recorder]:
-    """Return the runs with two sizes of the batch, or with the given one if others fail."""
+    """Return the runs with two sizes of the batch.
+
+    It is one run with the given size if others fail, or give other numbers of results or of
+    dimensions, as `unbind` and `squeeze` may.
+    """
     if batch is not None:
         try:
-            return [_run(model, inputs, batch, size) for size in BATCHES]
+            runs = [_run(model, inputs, batch, size) for size in BATCHES]
+            ones = [_run(model, inputs, batch, batch)] if batch == 1 else []
         except (RunError, RuntimeError) as error:
             if isinstance(error, OutOfMemory):
                 raise
+        else:
+            first, *others = ({n: _form(run.facts[n]) for n in run.facts} for run in (*runs, *ones))
+            if all(form == first for form in others):
+                return runs
     return [_run(model, inputs, batch, batch)]
+
+
+def _form(facts: Any) -> Any:
+    """Return how results are nested, and their numbers of dimensions."""
+    if isinstance(facts, TensorFacts):
+        return len(facts.shape)
+    inside = contents(facts) if isinstance(facts, list | tuple | dict) else None
+    return None if inside is None else {key: _form(item) for key, item in inside.items()}
 
 
 def _run(model: fx.GraphModule, inputs: list[Any], batch: int | None, size: Any) -> _Recorder:

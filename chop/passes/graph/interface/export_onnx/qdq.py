@@ -82,7 +82,9 @@ class Qdq:
         key = (call.writer.first_name(x), fmt)
         if key not in self.known:
             self.known[key] = self._coded(call, x, fmt, len(facts.shape))
-        return self._decoded(call, self.known[key])
+        result = self._decoded(call, self.known[key])
+        self.known[result, fmt] = self.known[key]  # rounding it again gives the same codes
+        return result
 
     def _decoded(self, call: OpCall, coded: Coded) -> str:
         names = (coded.codes, coded.scale, coded.zero)

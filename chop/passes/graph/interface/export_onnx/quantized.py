@@ -17,6 +17,7 @@ from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.mixed_rounding import MixedRounding
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
+from chop.passes.graph.describe.moves import moved, source
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.formats import check_format
@@ -161,6 +162,9 @@ class QuantizedOperands(FloatOperands):
             return name
         return self.activation(call, name, "data_out", facts)
 
+    def is_non_negative(self, operand: str) -> bool:
+        return is_non_negative(self.formats.get(operand))
+
     def check_whole(self, call: OpCall) -> None:
         raise call.refusal(REFUSALS["inside"].reason)
 
@@ -191,14 +195,6 @@ class QuantizedOperands(FloatOperands):
             raise call.refusal(str(error)) from error
 
 
-# ops that give numbers of their input only, so that they commute with rounding
-_MOVES = """
-    flatten unflatten view reshape squeeze unsqueeze identity dropout permute transpose contiguous
-    max_pool1d max_pool2d max_pool3d
-"""
-MOVES = frozenset(_MOVES.split())
-
-
 class FloatReader(FloatOperands):
     """A float node of a quantised network: a ReLU before layers with one format is on codes."""
 
@@ -212,6 +208,19 @@ class FloatReader(FloatOperands):
             return None
         return self.nodes.relu(call, x, first, call.out)
 
+    def result(self, call: OpCall, name: str, facts: TensorFacts) -> str:
+        """Return a result; padded codes are codes again, as runtimes would go on in float."""
+        if call.op != "pad" or moved(call.node) is None or not isinstance(self.nodes, Qdq):
+            return name
+        node = source(call.node)
+        layer = (
+            self.known.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        )
+        formats = formats_of_node(node, layer)
+        rounds = self.known.op(node) == "relu" and is_non_negative(formats.get("data_in"))
+        fmt = formats.get("data_in" if rounds else "data_out")
+        return name if fmt is None else self.nodes.activation(call, name, fmt, facts)
+
     def _readers(self, node: fx.Node) -> list[NumberFormat | None]:
         """Return the formats to which all that read a value round it; None: not rounded."""
         found: list[NumberFormat | None] = []
@@ -219,12 +228,16 @@ class FloatReader(FloatOperands):
             is_layer = user.op == "call_module"
             layer = self.known.model.get_submodule(str(user.target)) if is_layer else None
             formats = {} if user.op == "output" else formats_of_node(user, layer)
-            moves = user.op != "output" and not formats and self.known.op(user) in MOVES
-            if moves and user.args and user.args[0] is node:
+            if not formats and moved(user) is node:
                 found += self._readers(user)
             else:
                 found.append(formats.get("data_in") if is_layer else None)
         return found
+
+
+def is_non_negative(fmt: NumberFormat | None) -> bool:
+    """Return whether a format has no negative numbers."""
+    return isinstance(fmt, Integer | Affine) and fmt.range[0] >= 0
 
 
 def _step(fmt: NumberFormat) -> Any:

@@ -41,6 +41,9 @@ class WrittenOperands(Protocol):
     def check_whole(self, call: OpCall) -> None:
         """Refuse a layer whose inner values are rounded."""
 
+    def is_non_negative(self, operand: str) -> bool:
+        """Return whether an operand is rounded to numbers that are not negative."""
+
     def relu(self, call: OpCall, x: str) -> str | None:
         """Return a ReLU on codes, where that gives the same; None: write a Relu."""
 
@@ -78,6 +81,9 @@ class FloatOperands:
 
     def check_whole(self, call: OpCall) -> None:
         return
+
+    def is_non_negative(self, operand: str) -> bool:
+        return False
 
     def relu(self, call: OpCall, x: str) -> str | None:
         return None

@@ -78,8 +78,6 @@ class OnnxSize:
 def merged_facts(first: Any, second: Any) -> Any:
     """Return what two runs with different batches have in common."""
     if isinstance(first, TensorFacts) and isinstance(second, TensorFacts):
-        if len(first.shape) != len(second.shape):
-            raise ExportError("has results whose number of dimensions depends on the batch")
         pairs = list(zip(first.shape, second.shape, strict=True))
         batch = frozenset(place for place, pair in enumerate(pairs) if pair == BATCHES)
         return TensorFacts(first.dtype, tuple(a if a == b else None for a, b in pairs), batch)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
 from chop.numerics import NumberFormat
 from chop.numerics.fp8 import FP8
@@ -30,6 +31,7 @@ DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+OFFSETS = ("correction", "weight_offset")
 ONLY_INFERENCE = (
     "a deployed layer is for inference only, and has no gradients: train the quantised network, "
     "and run deploy_transform_pass afterwards"
@@ -76,6 +78,11 @@ class DeployedLinear(Leaf, FormattedLayer, abc.ABC):
         self.formats: dict[str, NumberFormat]
         self.formats = layer_formats(self.config, ["data_in", "weight", *bias])
         self._kept = {}
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        """Return what the tensors must be like, as torch's kernels take them."""
+        bias = {} if self.bias is None else {"bias": TensorRule((self.out_features,))}
+        return {"weight": TensorRule((self.out_features, self.in_features)), **bias}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -150,12 +157,20 @@ class Int8Linear(DeployedLinear):
         scale = weight.scale * (1.0 if self._input.scale is None else self._input.scale)
         self.register_buffer("scale", scale.float())
         offsets = weight.correction(self._input), weight.offset
-        for name, offset in zip(("correction", "weight_offset"), offsets, strict=True):
+        for name, offset in zip(OFFSETS, offsets, strict=True):
             self.register_buffer(name, offset.int() if bool(offset.any()) else None)
 
     def derive(self) -> None:
         super().derive()
         self._input: Multiples = input_multiples(self.formats["data_in"])
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        rules = super().tensor_rules()
+        offsets = (name for name in OFFSETS if getattr(self, name) is not None)
+        weight = rules["weight"]._replace(kind="whole")
+        per_output = TensorRule((self.out_features,), "whole")
+        scale = per_output._replace(kind="real")
+        return {**rules, "weight": weight, "scale": scale, **dict.fromkeys(offsets, per_output)}
 
     def _product(self, x: Tensor) -> Tensor:
         codes, rows = self._input.codes(x)
@@ -191,6 +206,9 @@ class FP8Linear(DeployedLinear):
         fmt = self.formats["data_in"]
         assert isinstance(fmt, FP8), "the pass deploys fp8 only"
         self._input = fmt
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        return {**super().tensor_rules(), "one": TensorRule(())}
 
     def _product(self, x: Tensor) -> Tensor:
         # the kernel adds a bias of half precision only, before it rounds to it

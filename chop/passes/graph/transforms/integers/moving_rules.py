@@ -14,6 +14,7 @@ from chop.integers import (
     MaxPoolCodes,
     PadCodes,
     PermuteCodes,
+    PickCodes,
     QuantizeInput,
     ReshapeCodes,
     Word,
@@ -53,6 +54,19 @@ def permute(call: NodeCall, to: Converter) -> Value:
     if dims[0] != 0:
         raise call.refusal("moves the batch to another dimension; keep it the first")
     return move(call, to, PermuteCodes(dims))
+
+
+def pick(call: NodeCall, to: Converter) -> Value:
+    """Return some of the codes of each sample: `x[:, 0]`, `x[..., ::2]`, `x.flip(1)`."""
+    shape = shape_of(call.source)
+    places = torch.arange(2 * math.prod(shape[1:]), dtype=torch.float64).view(2, *shape[1:])
+    try:
+        first, second = call.evaluate(places)  # of two samples
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        raise call.refusal("picks samples of the batch; keep all of them") from None
+    if not torch.equal(second, first + math.prod(shape[1:])) or first.shape != call.shape():
+        raise call.refusal("picks from several samples of the batch; keep them apart")
+    return move(call, to, PickCodes(first.long()))
 
 
 def pad(call: NodeCall, to: Converter) -> Value:
@@ -210,6 +224,8 @@ RESHAPES = ("flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze", "
 RULES: dict[str, Rule] = {
     **dict.fromkeys((*RESHAPES, "reshape_as", "ravel"), reshape),
     **dict.fromkeys(("transpose", "swapdims", "swapaxes", "permute", "movedim", "t"), permute),
+    **dict.fromkeys(("getitem", "narrow", "select", "index_select", "flip", "roll"), pick),
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), pick),
     "pad": pad,
     **{f"{how}max_pool{d}d": max_pool for how in ("", "adaptive_") for d in (1, 2, 3)},
     **{f"{how}avg_pool{d}d": avg_pool for how in ("", "adaptive_") for d in (1, 2, 3)},

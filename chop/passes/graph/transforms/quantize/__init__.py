@@ -3,10 +3,12 @@
 from chop.passes.graph.transforms.quantize.quantize import QUANTIZEABLE_OP, quantize_transform_pass
 from chop.passes.graph.transforms.quantize.quantized_funcs import quantized_func_map
 from chop.passes.graph.transforms.quantize.quantized_modules import quantized_module_map
+from chop.passes.graph.transforms.quantize.static import quantize_static_transform_pass
 from chop.passes.graph.transforms.quantize.summary import summarize_quantization_analysis_pass
 
 __all__ = [
     "QUANTIZEABLE_OP",
+    "quantize_static_transform_pass",
     "quantize_transform_pass",
     "quantized_func_map",
     "quantized_module_map",

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS
+from chop.ir.probabilities import INVERSES, final_op
 from chop.numerics import NumberFormat
 from chop.passes.graph.describe.interpreter import restored_random_state
 from chop.passes.graph.describe.nodes import load_arg
@@ -35,7 +36,9 @@ class OutputError:
         inputs_of = (name for name, node in self._rerun.nodes.items() if node.op == "placeholder")
         self._inputs = {name: self._exact[name] for name in inputs_of}
         self._last = next(reversed(self._exact))
-        self._wanted = _tensors(self._exact[self._last])
+        final = final_op(graph.model) if distance == "divergence" else None
+        self._scores_of = INVERSES[final[1]] if final is not None else None
+        self._wanted = self._compared(self._exact[self._last])
 
     @classmethod
     def of(cls, graph: MaseGraph) -> OutputError | None:
@@ -104,13 +107,14 @@ class OutputError:
         return self._layers[node.name][1]
 
     def _error(self, output: Any) -> float:
-        pairs = zip(_tensors(output), self._wanted, strict=True)
+        pairs = zip(self._compared(output), self._wanted, strict=True)
         return sum(_distance(now, wanted, self._distance) for now, wanted in pairs)
 
-
-def _tensors(output: Any) -> list[Tensor]:
-    leaves = (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-    return [leaf.double() for leaf in leaves if leaf.is_floating_point()]
+    def _compared(self, output: Any) -> list[Tensor]:
+        """Return the outputs, and of a network that ends in softmax their scores."""
+        leaves = (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+        tensors = [leaf for leaf in leaves if leaf.is_floating_point()]
+        return [(self._scores_of(x) if self._scores_of else x).double() for x in tensors]
 
 
 def _distance(now: Tensor, wanted: Tensor, distance: Distance) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ from chop.passes.options import InputPath, NodeChoice, Problem
 from chop.passes.select import By, select
 from chop.registry import UnknownName
 
+logger = logging.getLogger(__name__)
+
 QUANTIZEABLE_OP = tuple(
     op.name
     for op in OPS.values()
@@ -62,6 +64,9 @@ QUANTIZEABLE_OP = tuple(
 # keys of a config that are not keys of nodes, and that only layers ignore
 NO_BASELINE = (None, "", "NA")
 IGNORED = ("report", "baseline_weight_path", "load_type")
+# layers that are quantised as a whole, with roundings between their inputs and results
+ROUND_INSIDE = ("attention", "rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell")
+MOST_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
 
@@ -88,26 +93,11 @@ def quantize_transform_pass(
     look up the layers that follow them, here or in the saved graph at `baseline_weight_path`.
     """
     asked = _plan(graph, by, default, per_key)
-    plan, chosen = _resolved(graph, asked)
+    plan, chosen = resolved(graph, asked)
     warn_of_float(graph)
     if by != "name":
         plan |= _with_neighbours(graph, plan, baseline_weight_path)
-    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
-    modules: dict[str, nn.Module] = {}
-    for node, new in changed.items():
-        if isinstance(new, nn.Module):
-            modules[str(node.target)] = new
-        else:
-            call_instead(node, new, plan[node])
-    _raise_scales(asked, changed)
-    for target, module in modules.items():
-        deepsetattr(graph.model, target, module)
-    for node in changed:
-        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
-    graph.fx_graph.lint()
-    graph.model.recompile()
-    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
-    return info | ({"calibrated": shown(chosen)} if chosen else {})
+    return apply_plan(graph, asked, plan, chosen)
 
 
 def _raise_scales(asked: Plan, changed: Mapping[fx.Node, Any]) -> None:
@@ -195,7 +185,7 @@ def _plan(
     return {node: _with_statistics(node, config) for node, config in plan.items()}
 
 
-def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
+def resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     """Return the configs with numbers for what they leave to calibration, and what was chosen."""
     resolver = Resolver(graph)
     try:
@@ -203,6 +193,27 @@ def _resolved(graph: MaseGraph, plan: Plan) -> tuple[Plan, list[Chosen]]:
     except ValueError as error:
         at = _first_unresolved(resolver, plan, str(error))
         raise PassArgsError(f"pass 'quantize'{at}: {error}") from error
+
+
+def apply_plan(graph: MaseGraph, asked: Plan, plan: Plan, chosen: list[Chosen]) -> dict[str, Any]:
+    """Quantise nodes as `plan` says, which has numbers for what `asked` leaves to calibration."""
+    changed = {node: quantized_form(graph, node, config) for node, config in plan.items()}
+    modules: dict[str, nn.Module] = {}
+    for node, new in changed.items():
+        if isinstance(new, nn.Module):
+            modules[str(node.target)] = new
+        else:
+            call_instead(node, new, plan[node])
+    _raise_scales(asked, changed)
+    for target, module in modules.items():
+        deepsetattr(graph.model, target, module)
+    for node in changed:
+        note_quantized(graph, node, parameters=is_variant(plan[node]["name"]))
+    warn_of_inside([node for node in changed if rounds_inside(node)])
+    graph.fx_graph.lint()
+    graph.model.recompile()
+    info: dict[str, Any] = {"quantized": [node.name for node in changed]}
+    return info | ({"calibrated": shown(chosen)} if chosen else {})
 
 
 def _first_unresolved(resolver: Resolver, plan: Plan, text: str) -> str:
@@ -261,6 +272,25 @@ def warn_of_float(graph: MaseGraph) -> None:
     left_out = [node for node in weights_of_nodes(graph) if _stays_in_float(node)]
     stays = "stays in float", "stay in float"
     warn_of_left_out(graph, "quantised", left_out, _can_be_quantized, stays)
+
+
+def rounds_inside(node: fx.Node) -> bool:
+    """Whether a quantised node rounds values between its inputs and its results."""
+    if isinstance(node.target, QuantizedFunction):
+        return node.target.composed is not None
+    return mase(node).common.mase_op in ROUND_INSIDE
+
+
+def warn_of_inside(nodes: Sequence[fx.Node]) -> None:
+    """Warn of quantised nodes that neither files nor circuits can hold."""
+    if nodes:
+        names = [f"{node.name} ({mase(node).common.mase_op})" for node in nodes]
+        more = f", … {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        logger.warning(
+            "%s%s: values inside are rounded, which no ONNX file and no circuit holds, so that the "
+            "network runs in PyTorch only; leave such nodes in float to export it",
+            *(", ".join(names[:MOST_NAMED]), more),
+        )
 
 
 def _stays_in_float(node: fx.Node) -> bool:

@@ -314,6 +314,44 @@ class TestInputs:
         assert list(common(graph, "_xs")["results"]) == ["data_out_0", "data_out_1"]
         assert common(graph, "_named")["results"]["data_out_0"]["shape"] == [2, 3]
 
+    def test_are_those_of_the_capture_if_none_are_given(self):
+        example = torch.full((3, 3), 2.0)
+        graph = MaseGraph(Optional(), {"y": None}, dummy_in={"x": example})
+        for mg in (graph, graph.clone()):
+            init_metadata_analysis_pass(mg)
+            add_common_metadata_analysis_pass(mg)
+            x = common(mg, "x")["results"]["data_out_0"]["value"]
+            assert torch.equal(x, example)
+        add_common_metadata_analysis_pass(graph, {"dummy_in": {"x": ONES}})
+        assert common(graph, "x")["results"]["data_out_0"]["shape"] == [2, 3]
+
+    def test_of_a_loaded_graph_are_those_that_its_metadata_keep(self, tmp_path):
+        annotated(Optional(), {"x": ONES}, {"y": None}).export(tmp_path / "graph")
+        graph = MaseGraph.from_checkpoint(tmp_path / "graph")
+        init_metadata_analysis_pass(graph)
+        add_common_metadata_analysis_pass(graph)
+        assert torch.equal(common(graph, "x")["results"]["data_out_0"]["value"], ONES)
+
+    def test_that_only_a_tokenizer_gives_are_dropped_with_a_warning(self, caplog):
+        ids = torch.tensor([[1, 2]])
+        encoded = {"input_ids": ids, "token_type_ids": ids, "attention_mask": ids}
+
+        class Embeds(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = nn.Embedding(4, 2)
+
+            def forward(self, input_ids):
+                return self.table(input_ids)
+
+        graph = MaseGraph(Embeds(), dummy_in=encoded)
+        init_metadata_analysis_pass(graph)
+        caplog.clear()
+        add_common_metadata_analysis_pass(graph, {"dummy_in": encoded})
+        assert "the inputs have no attention_mask, token_type_ids; what the" in caplog.text
+        with pytest.raises(PassArgsError, match="unknown input 'token_types'"):
+            add_common_metadata_analysis_pass(graph, {"dummy_in": {**encoded, "token_types": ids}})
+
     def test_defaults_are_used(self):
         graph = annotated(Optional(), {"x": ONES}, {"y": None})
         scale = common(graph, "scale")["results"]["data_out_0"]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from chop.hardware.estimate import estimate
 from chop.ir import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.numerics.compiled import KERNELS
@@ -255,6 +256,26 @@ class TestCost:
             assert module["average_bitwidth"] * size == pytest.approx(wanted[1])
             if _ == "learning":
                 freeze_bits_transform_pass(graph)
+
+    @pytest.mark.parametrize(("granularity", "width"), [*itertools.product(GRANULARITIES, (4, 6))])
+    @pytest.mark.parametrize("padding", [0, 1])
+    def test_luts_agree_with_the_formula_whether_weights_share_their_widths(
+        self, granularity, width, padding
+    ):
+        """Where activations have their whole range; training does not know of narrower ones."""
+        model = nn.Sequential(
+            *(nn.Conv2d(2, 4, 3, padding=padding), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()),
+            *(nn.Flatten(), nn.LazyLinear(3)),
+        )
+        model(torch.zeros(1, 2, 6, 6))
+        graph = learning(model, width=width, granularity=granularity)
+        for bits in widths(graph).values():
+            with torch.no_grad():
+                bits.round_()
+        counted = cost(graph, "lut").item()
+        freeze_bits_transform_pass(graph)
+        expected = estimate(graph.to_integers(), fidelity="formula").metrics["lut"]
+        assert counted == pytest.approx(expected, rel=0.2)
 
     def test_weights_of_no_bits_cost_nothing(self):
         graph = learning(spread=0.0)

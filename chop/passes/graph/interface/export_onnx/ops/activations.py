@@ -16,6 +16,8 @@ PLAIN = {
 @writes("relu")
 def relu(call: OpCall) -> str:
     x = call.x()
+    if call.rounding.is_non_negative("data_in"):
+        return x
     return call.rounding.relu(call, x) or call.add("Relu", x)
 
 
@@ -50,6 +52,8 @@ def leaky_relu(call: OpCall) -> str:
 @writes("rrelu")
 def rrelu(call: OpCall) -> str:
     """In eval mode, a leaky ReLU with the mean slope."""
+    if call.module is None and call.plain(call.arg(3, "training", default=False), "training"):
+        raise call.refusal("draws slopes in eval mode as well; give it training=self.training")
     low, high = call.setting("lower", 1, 1 / 8), call.setting("upper", 2, 1 / 3)
     return call.add("LeakyRelu", call.x(), alpha=(low + high) / 2)
 
@@ -58,9 +62,11 @@ def rrelu(call: OpCall) -> str:
 def prelu(call: OpCall) -> str:
     weight = call.weight("weight", 1)
     assert weight is not None
-    count, rank = call.weight_shape("weight", 1)[0], call.rank
-    if count > 1 and rank > 2:
-        weight = call.add("Reshape", weight, call.ints(count, *[1] * (rank - 2)))
+    shape, rank = call.weight_shape("weight", 1), call.rank
+    if len(shape) > rank:
+        weight = call.add("Reshape", weight, call.ints())
+    elif math.prod(shape) > 1 and rank > 2:
+        weight = call.add("Reshape", weight, call.ints(*shape, *[1] * (rank - 2)))
     return call.add("PRelu", call.x(), weight)
 
 
@@ -150,9 +156,23 @@ def softmax(call: OpCall) -> str:
     x = call.cast(x, have, call.out.dtype)
     if call.op == "softmin":
         x = call.add("Neg", x)
-    return call.add(
-        "LogSoftmax" if call.op == "log_softmax" else "Softmax", x, axis=softmax_dim(call)
-    )
+    x, axis = call.vector(x), softmax_dim(call)
+    if call.op == "log_softmax":
+        result = call.add("LogSoftmax", x, axis=axis)
+    elif "safe" in str(getattr(call.node.target, "__name__", call.node.target)):
+        result = safe_softmax(call, x, axis)
+    else:
+        result = call.add("Softmax", x, axis=axis)
+    return result if call.rank else call.reshape(result)
+
+
+def safe_softmax(call: OpCall, x: str, axis: int) -> str:
+    """Return a softmax in which numbers that are all -inf give zeros."""
+    dtype = call.out.dtype
+    largest = call.add("ReduceMax", x, call.ints(axis), keepdims=1)
+    empty = call.add("Equal", largest, call.constant(-math.inf, dtype))
+    shares = call.add("Softmax", x, axis=axis)
+    return call.add("Where", empty, call.constant(0.0, dtype), shares)
 
 
 @writes("dropout", "identity", "contiguous", "detach", "clone", "alias", "pos", "lift_fresh_copy",

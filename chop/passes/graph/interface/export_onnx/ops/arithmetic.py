@@ -125,13 +125,18 @@ def compared(call: OpCall) -> str:
     a, b, dtype = both(call)
     if dtype == torch.bool and call.op != "eq":
         a, b = (call.cast(x, torch.bool, torch.int64) for x in (a, b))
-    return call.add(COMPARED[call.op], a, b)
+    return truths(call, call.add(COMPARED[call.op], a, b))
+
+
+def truths(call: OpCall, x: str) -> str:
+    """Return truth values in the dtype of the result, which in place is that of the input."""
+    return call.cast(x, torch.bool, call.out.dtype)
 
 
 @writes("ne")
 def unequal(call: OpCall) -> str:
     a, b, _ = both(call)
-    return call.add("Not", call.add("Equal", a, b))
+    return truths(call, call.add("Not", call.add("Equal", a, b)))
 
 
 @writes("bitwise_and", "bitwise_or", "bitwise_xor")
@@ -143,7 +148,7 @@ def bitwise(call: OpCall) -> str:
         return call.add(what, a, b)
     if "logical" in name:
         a, b = (call.cast(x, dtype, torch.bool) for x in (a, b))
-        return call.add(what, a, b)
+        return truths(call, call.add(what, a, b))
     return call.add(f"Bitwise{what}", a, b)
 
 
@@ -151,7 +156,7 @@ def bitwise(call: OpCall) -> str:
 def negation(call: OpCall) -> str:
     dtype = call.given_facts().dtype
     if call.op == "not" or dtype == torch.bool:
-        return call.add("Not", call.cast(call.x(), dtype, torch.bool))
+        return truths(call, call.add("Not", call.cast(call.x(), dtype, torch.bool)))
     return call.add("BitwiseNot", call.x())
 
 

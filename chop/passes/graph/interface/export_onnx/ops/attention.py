@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chop.passes.graph.interface.export_onnx.call import OpCall
+from chop.passes.graph.interface.export_onnx.ops.activations import safe_softmax
 from chop.passes.graph.interface.export_onnx.registry import writes
 
 
@@ -35,10 +36,8 @@ def attended(
     product = call.add("MatMul", call.add("Mul", q, call.constant(scale, dtype)), turned)
     for term in added:
         product = call.add("Add", product, term)
-    shares = call.add("Softmax", product, axis=-1)
-    if safe and added:
-        empty = call.add("IsNaN", shares)
-        shares = call.add("Where", empty, call.constant(0.0, dtype), shares)
+    is_masked = safe and bool(added)
+    shares = safe_softmax(call, product, -1) if is_masked else call.add("Softmax", product, axis=-1)
     return call.add("MatMul", shares, v), shares
 
 

@@ -100,16 +100,39 @@ def _part(call: OpCall, x: str, dim: int, part: slice) -> str:
 @writes("index_select")
 def index_select(call: OpCall) -> str:
     dim = call.plain(call.arg(1, "dim"), "dim")
-    return call.add("Gather", call.x(), call.x(2, "index"), axis=dim)
+    found = call.add("Gather", call.vector(call.x()), call.x(2, "index"), axis=dim)
+    return found if call.rank else call.reshape(found)
 
 
-@writes("gather", "take_along_dim")
+@writes("gather")
 def gather(call: OpCall) -> str:
-    first, second = ("dim", "index") if call.op == "gather" else ("indices", "dim")
-    dim, index = call.arg(1, first), call.arg(2, second)
-    if call.op == "take_along_dim":
-        dim, index = index, dim
-    return call.add("GatherElements", call.x(), call.value(index), axis=call.plain(dim, "dim"))
+    dim, index = call.plain(call.arg(1, "dim"), "dim"), call.arg(2, "index")
+    rank = len(call.facts_of(index).shape)
+    index, x = call.vector(call.value(index), rank), call.vector(call.x())
+    found = call.add("GatherElements", x, index, axis=dim)
+    return found if rank and call.rank else call.reshape(found)
+
+
+@writes("take_along_dim")
+def take_along_dim(call: OpCall) -> str:
+    """Gather, after x and the index are broadcast to each other in all other dimensions."""
+    index, dim = call.arg(1, "indices"), call.plain(call.arg(2, "dim", default=None), "dim")
+    have, kind = call.given_facts(), call.facts_of(index)
+    names = [call.x(), call.cast(call.value(index), kind.dtype, torch.int64)]
+    if dim is None:
+        flat = [call.add("Reshape", name, call.ints(-1)) for name in names]
+        return call.add("GatherElements", *flat, axis=0)
+    dim %= call.rank
+    if [*have.shape[:dim], *have.shape[dim + 1 :]] != [*kind.shape[:dim], *kind.shape[dim + 1 :]]:
+        sizes = [_sizes_beside(call, name, dim) for name in names]
+        names = [call.add("Expand", n, s) for n, s in zip(names, reversed(sizes), strict=True)]
+    return call.add("GatherElements", *names, axis=dim)
+
+
+def _sizes_beside(call: OpCall, x: str, dim: int) -> str:
+    """Return the sizes of a tensor, with 1 for one of them."""
+    before, after = call.add("Shape", x, end=dim), call.add("Shape", x, start=dim + 1)
+    return call.add("Concat", before, call.ints(1), after, axis=0)
 
 
 @writes("scatter")

@@ -99,9 +99,11 @@ def local_response_norm(call: OpCall) -> str:
     if size % 2 == 0:
         raise call.refusal("has a window of an even size, which ONNX places elsewhere; use odd")
     alpha, beta = call.setting("alpha", 2, 1e-4), call.setting("beta", 3, 0.75)
-    return call.add(
-        "LRN", call.x(), size=size, alpha=alpha, beta=beta, bias=call.setting("k", 4, 1.0)
-    )
+    x, is_image = call.x(), call.rank == 4  # kernels are for images only
+    x = x if is_image else call.add("Reshape", x, call.ints(0, 0, -1, 1))
+    k = call.setting("k", 4, 1.0)
+    result = call.add("LRN", x, size=size, alpha=alpha, beta=beta, bias=k)
+    return result if is_image else call.reshape(result)
 
 
 @writes("normalize")

@@ -132,6 +132,10 @@ def pad(call: OpCall) -> str:
         pads = [*call.plain(call.arg(1, "pad"), "pad")]
         mode = PAD_MODES[call.setting("mode", 2, "constant")]
         value = call.setting("value", 3, None) or 0.0
+    if mode != "constant" and min(pads) < 0:
+        raise call.refusal(
+            f"cuts and pads by {mode!r}; cut by slices, and pad without numbers below 0"
+        )
     others = [0] * (call.rank - len(pads) // 2)
     begins, ends = pads[-2::-2], pads[-1::-2]
     spread = call.ints(*others, *begins, *others, *ends)

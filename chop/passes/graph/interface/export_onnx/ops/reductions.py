@@ -22,7 +22,7 @@ def _dims(call: OpCall, place: int = 1) -> tuple[list[int] | None, bool]:
     """Return the dimensions that are reduced, None for all, and whether they are kept."""
     dims = call.plain(call.arg(place, "dim", "axis", default=None), "dim")
     keep = bool(call.plain(call.arg(place + 1, "keepdim", "keepdims", default=False), "keepdim"))
-    if dims is None or (isinstance(dims, list | tuple) and not dims):
+    if dims is None or (isinstance(dims, list | tuple) and not dims) or not call.rank:
         return None, keep
     return ([dims] if isinstance(dims, int) else [*dims]), keep
 
@@ -47,9 +47,10 @@ def extreme(call: OpCall) -> Any:
         return call.add(f"Reduce{op}", call.x(), keepdims=0)
     if isinstance(second, OnnxTensor | torch.Tensor):
         return call.add(op, call.x(), call.x(1, "other"))
-    keep = bool(call.arg(2, "keepdim", default=False))
-    values = reduced(call, f"Reduce{op}", call.x(), [second], keep)
-    return values, call.add(f"Arg{op}", call.x(), axis=second, keepdims=int(keep))
+    keep = bool(call.arg(2, "keepdim", default=False)) and call.rank > 0
+    x = call.vector(call.x())
+    values = reduced(call, f"Reduce{op}", x, [second], keep)
+    return values, call.add(f"Arg{op}", x, axis=second, keepdims=int(keep))
 
 
 @writes("argmax", "argmin")
@@ -78,9 +79,8 @@ def variance(call: OpCall) -> Any:
     mean = reduced(call, "ReduceMean", x, dims, True)
     off = call.add("Sub", x, mean)
     squares = reduced(call, "ReduceSum", call.add("Mul", off, off), dims, keep)
-    result = call.add(
-        "Div", squares, call.constant(float(total - (1 if less is None else int(less))))
-    )
+    less = 1 if less is None else call.plain(less, "correction")
+    result = call.add("Div", squares, call.constant(max(0.0, float(total - less))))
     result = call.add("Sqrt", result) if "std" in call.op else result
     if not call.op.endswith("mean"):
         return result
@@ -115,6 +115,8 @@ def any_all(call: OpCall) -> str:
 @writes("cumsum")
 def cumsum(call: OpCall) -> str:
     x = call.cast(call.x(), call.given_facts().dtype, call.out.dtype)
+    if not call.rank:
+        return x
     return call.add("CumSum", x, call.constant(call.setting("dim", 1), "int64"))
 
 
@@ -123,18 +125,19 @@ def topk(call: OpCall) -> Any:
     k, dim = call.arg(1, "k"), call.plain(call.arg(2, "dim", default=-1), "dim")
     largest = bool(call.arg(3, "largest", default=True))
     count = call.ints(k) if isinstance(k, int) else call.sizes([k])
-    found = call.add_many(
-        "TopK", call.x(), count, count=2, axis=dim, largest=int(largest), sorted=1
-    )
-    return tuple(found)
+    x = call.vector(call.x())
+    found = call.add_many("TopK", x, count, count=2, axis=dim, largest=int(largest), sorted=1)
+    return tuple(found if call.rank else (call.reshape(each) for each in found))
 
 
 @writes("sort", "argsort")
 def sort(call: OpCall) -> Any:
     dim = call.plain(call.arg(1, "dim", default=-1), "dim")
     down = bool(call.arg(2, "descending", default=False))
-    size = call.given_facts().shape[dim]
+    size = call.given_facts().shape[dim] if call.rank else 1
     if size is None:
         raise call.refusal("sorts the batch; sort another dimension")
-    found = call.add_many("TopK", call.x(), call.ints(size), count=2, axis=dim, largest=int(down))
+    x = call.vector(call.x())
+    found = call.add_many("TopK", x, call.ints(size), count=2, axis=dim, largest=int(down))
+    found = found if call.rank else [call.reshape(each) for each in found]
     return found[1] if call.op == "argsort" else tuple(found)

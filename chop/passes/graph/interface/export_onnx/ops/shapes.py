@@ -62,6 +62,8 @@ def transpose(call: OpCall) -> str:
     rank = call.rank
     if call.op == "t":
         first, second = (0, 1) if rank == 2 else (0, 0)
+    elif not rank:
+        return call.x()
     elif call.op == "adjoint":
         first, second = rank - 2, rank - 1
     else:
@@ -69,20 +71,24 @@ def transpose(call: OpCall) -> str:
             call.plain(call.arg(place, *names), "dim") % rank
             for place, names in ((1, ("dim0", "axis0")), (2, ("dim1", "axis1")))
         )
+    if first == second:
+        return call.x()
     order = [*range(rank)]
     order[first], order[second] = second, first
-    return call.x() if first == second else call.add("Transpose", call.x(), perm=order)
+    return call.add("Transpose", call.x(), perm=order)
 
 
 @writes("permute")
 def permute(call: OpCall) -> str:
     dims = [dim % call.rank for dim in call.many(1, "dims")]
-    return call.add("Transpose", call.x(), perm=dims)
+    return call.add("Transpose", call.x(), perm=dims) if dims else call.x()
 
 
 @writes("movedim")
 def movedim(call: OpCall) -> str:
     rank = call.rank
+    if not rank:
+        return call.x()
     source, target = (call.plain(call.arg(p, n), n) for p, n in ((1, "source"), (2, "destination")))
     sources, targets = ([v] if isinstance(v, int) else [*v] for v in (source, target))
     moved = dict(zip((t % rank for t in targets), (s % rank for s in sources), strict=True))
@@ -142,8 +148,12 @@ def stack(call: OpCall) -> str:
 
 @writes("chunk", "split", "split_with_sizes", "tensor_split")
 def split(call: OpCall) -> Any:
-    names = ("dim",)
-    dim = call.plain(call.arg(2, *names, default=0), "dim")
+    dim = call.plain(call.arg(2, "dim", default=0), "dim")
+    if call.op == "tensor_split":
+        places = call.arg(
+            1, "indices_or_sections", "indices", "sections", "tensor_indices_or_sections"
+        )
+        call.plain(places, "place to split at")
     sizes = [facts.shape[dim] for facts in call.facts]
     if len(sizes) == 1:
         return (call.x(),)
@@ -198,7 +208,7 @@ def slice_part(call: OpCall) -> str:
 @writes("flip")
 def flip(call: OpCall) -> str:
     x = call.x()
-    for dim in call.many(1, "dims"):
+    for dim in call.many(1, "dims") if call.rank else ():
         x = call.add("Slice", x, call.ints(-1), call.ints(-MOST), call.ints(dim), call.ints(-1))
     return x
 
@@ -214,7 +224,7 @@ def roll(call: OpCall) -> str:
         size = call.given_facts().shape[dim]
         if size is None or not isinstance(shift, int):
             raise call.refusal("rolls the batch, or by a computed number; use a fixed size")
-        if shift % size:
+        if size and shift % size:
             last = sliced(call, x, dim, -(shift % size), MOST)
             x = call.add("Concat", last, sliced(call, x, dim, 0, -(shift % size)), axis=dim)
     return x

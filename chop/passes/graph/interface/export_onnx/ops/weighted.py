@@ -106,13 +106,18 @@ def transposed_convolution(call: OpCall) -> str:
         raise call.refusal("takes an output_size; give the layer an output_padding instead")
     x, weight = call.x(), call.weight("weight", 1)
     assert weight is not None
-    pads = one_each(call.setting("padding", 4, 0), rank)
+    pads, strides, beyond = (
+        one_each(call.setting(name, place, default), rank)
+        for name, place, default in (("padding", 4, 0), ("stride", 3, 1), ("output_padding", 5, 0))
+    )
+    if any(more >= stride for more, stride in zip(beyond, strides, strict=True)):
+        raise call.refusal("has an output_padding that is not below the stride; pad its result")
     return with_bias(
         call, "ConvTranspose", x, weight, rank,
         kernel_shape=call.weight_shape("weight", 1)[2:],
-        strides=one_each(call.setting("stride", 3, 1), rank),
+        strides=strides,
         pads=[*pads, *pads],
-        output_padding=one_each(call.setting("output_padding", 5, 0), rank),
+        output_padding=beyond,
         group=call.setting("groups", 6, 1),
         dilations=one_each(call.setting("dilation", 7, 1), rank),
     )  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from chop.ir.graph.tensor_rules import Kind, TensorRule
 from chop.numerics import NumberFormat
 from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
@@ -28,6 +29,10 @@ class FormatTensors(abc.ABC):
     @abc.abstractmethod
     def initial(self, layer: HasFormatTensors, name: str, fmt: Any) -> Tensors:
         """Return the tensors of an operand by kind, as the config gives them."""
+
+    @abc.abstractmethod
+    def shape(self, layer: Any, name: str, fmt: Any) -> tuple[int | None, ...]:
+        """Return the shape of the tensors of an operand; None is a size that its values give."""
 
     @abc.abstractmethod
     def trains(self, kind: str, fmt: Any) -> bool:
@@ -151,6 +156,18 @@ class HasFormatTensors(FormattedLayer):
         """Return the tensors that belong to formats, by name."""
         found = {name: self.format_tensor(name) for name in self._owners()}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def tensor_rules(self) -> dict[str, TensorRule]:
+        """Return what the tensors that belong to formats must be like."""
+        rules = {}
+        for name, tensor in self.format_tensors().items():
+            owner, _ = self._owners()[name]
+            fmt = self._format_of(owner)
+            kept = tensors_of(fmt)
+            if kept is not None:
+                kind: Kind = "real" if tensor.requires_grad else "number"
+                rules[name] = TensorRule(kept.shape(self, owner, fmt), kind)
+        return rules
 
     def format_tensor(self, name: str) -> Tensor | None:
         """Return one of these tensors, or None if the layer does not keep it."""

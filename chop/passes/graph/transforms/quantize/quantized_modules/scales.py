@@ -155,6 +155,11 @@ class AffineScales(FormatTensors):
             return {}
         return _by_kind(scales_of_values(layer.operand_of(name), layer._parameter(name), fmt))
 
+    def shape(self, layer: Any, name: str, fmt: Affine) -> tuple[int | None, ...]:
+        if fmt.axis is None:
+            return ()
+        return (None,) if name in ACTIVATIONS else (layer._parameter(name).shape[fmt.axis],)
+
     def trains(self, kind: str, fmt: Affine) -> bool:
         return kind == "scale" and fmt.learn
 

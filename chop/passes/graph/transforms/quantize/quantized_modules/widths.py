@@ -19,7 +19,7 @@ from chop.numerics import NumberFormat
 from chop.numerics.fast.learned_reference import rounded_steps
 from chop.numerics.learned import Cost, LearnsBits, whole
 from chop.numerics.mixed_integer import MixedInteger
-from chop.numerics.mixed_rounding import MixedRounding
+from chop.numerics.mixed_rounding import MixedRounding, integer_bits_for
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
 from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import (
     FORMAT_TENSORS,
@@ -269,11 +269,30 @@ class LearnsWidths(LearnsBits):
         rounding = self._nothing(exact) if x is None else self._rounding_luts(x)
         if x is None or weight is None:
             return rounding
-        digits = weight.live * (1 + DIGITS * (weight.magnitude - 1))
+        own = self._own_bits(weight)
+        digits = (own.detach() > 0) * (1 + DIGITS * (own - 1))
         share, depth = self._adders_per_digit(x, digits.detach())
         width = K.width + K.width_data * x.total + K.width_depth * depth
         adder_bits = share * self._products(x.live * width.clamp(min=1), digits)
         return K.adder * adder_bits + rounding
+
+    def _own_bits(self, weight: _Widths) -> Tensor:
+        """Return the bits of each weight, also where weights share theirs: most have fewer.
+
+        Their gradient is that of the shared bits.
+        """
+        layer: Any = self
+        shared, values = weight.magnitude, layer._parameter("weight").detach()
+        if shared.shape == values.shape:
+            return shared
+        fmt = layer.formats[layer.operand_of("weight")]
+        rounding = layer.rounding("weight", fmt)
+        mixed = isinstance(rounding, MixedRounding)
+        fraction = rounding.frac_bits.detach() if mixed else torch.tensor(fmt.frac_width)
+        fraction = fraction.to(values).round().expand(values.shape)
+        own = (integer_bits_for(values, fraction, fmt) + fraction).to(shared.dtype)
+        own = torch.minimum(own, shared.detach())
+        return own + (own > 0) * (shared - shared.detach())
 
     def _adders_per_digit(self, x: _Widths, digits: Tensor) -> tuple[Tensor, Tensor]:
         """Return how many adders there are for each digit of a weight, and the levels of a sum.

@@ -1,0 +1,38 @@
+"""Where networks of tables begin in a regression: their outputs have few bits, so few values."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch import nn
+
+from chop.dataset.tensors import TensorSplit
+from chop.layers import EdgeTable
+from chop.training.tasks import REGRESSION, TrainingTask
+
+logger = logging.getLogger(__name__)
+
+MOST_SPREAD = 2.0  # of targets that are scaled: from its reciprocal
+
+
+def start_at_targets(model: nn.Module, split: Any, task: TrainingTask) -> None:
+    """Give a last layer of tables that was never trained the mean and the range of the targets.
+
+    Targets that are scaled, with a mean of about 0 and a deviation of about 1, change nothing.
+    """
+    layers = [layer for layer in model.modules() if not any(True for _ in layer.children())]
+    last = layers[-1] if layers else None
+    if task is not REGRESSION or not isinstance(split, TensorSplit):
+        return
+    if not isinstance(last, EdgeTable) or not last.is_new:
+        return
+    targets = split.y.double().reshape(len(split.y), -1)
+    mean, spread = targets.mean(0), targets.std(0)
+    is_scaled = (mean.abs() <= spread) & (spread <= MOST_SPREAD) & (spread >= 1 / MOST_SPREAD)
+    if targets.shape[1] != last.n_out or bool(is_scaled.all()):
+        return
+    last.start_at(mean, spread)
+    logger.info(
+        "The targets are not scaled: the last layer of tables begins with their mean and range"
+    )

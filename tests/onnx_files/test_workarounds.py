@@ -1,0 +1,135 @@
+"""onnxruntime's optimiser has faults, and our files avoid them.
+
+The first test shows each fault in a small model: if it fails, onnxruntime has cured one, and its
+workaround in chop/onnx/workarounds.py can go.
+"""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
+pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+import onnx
+
+from chop.ir import MaseGraph
+from chop.onnx.builder import ModelBuilder
+from chop.onnx.runtime import Runtime
+from chop.onnx.workarounds import work_around_faults
+from chop.passes import Pipeline
+from chop.passes.graph.interface.export_onnx import onnx_model
+
+X = -torch.arange(1.0, 33.0).reshape(1, 2, 4, 4)
+
+
+def padded_pool(pool, size, passed=()):
+    """Zeros around an image, what only carries values, and a pool."""
+    builder = ModelBuilder("pads")
+    x = builder.input("x", np.float32, [1, 2, 4, 4])
+    pads = builder.constant(np.array([0, 0, size, size] * 2))
+    x = builder.add("Pad", x, pads)
+    for op in passed:
+        scale = () if op == "Identity" else (np.float32(1), np.uint8(128))
+        x = builder.add(op, x, *map(builder.constant, scale))
+    y = builder.add(pool, x, kernel_shape=[2, 2])
+    edge = 3 + 2 * size
+    builder.output(y, "y", np.float32, [1, 2, edge, edge])
+    return builder
+
+
+def as_written(builder, monkeypatch):
+    """Return a model without workarounds."""
+    with monkeypatch.context() as patch:
+        patch.setattr("chop.onnx.builder.work_around_faults", lambda builder: None)
+        return builder.model()
+
+
+def result(model, *, optimize):
+    return Runtime(model, optimize=optimize).run({"x": X.numpy()})["y"]
+
+
+CARRIED = [(), ("Identity",), ("QuantizeLinear", "DequantizeLinear")]
+
+
+@pytest.mark.parametrize("passed", CARRIED[:2])
+def test_the_optimiser_still_takes_zeros_before_max_pooling_for_nothing(passed, monkeypatch):
+    model = as_written(padded_pool("MaxPool", 1, passed), monkeypatch)
+    assert result(model, optimize=False)[0, 0, 0, 0] == 0
+    assert result(model, optimize=True)[0, 0, 0, 0] == -1
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_the_optimiser_still_makes_pools_that_do_not_load(pool, monkeypatch):
+    model = as_written(padded_pool(pool, 2), monkeypatch)
+    assert result(model, optimize=False).shape == (1, 2, 7, 7)
+    with pytest.raises(ValueError, match=r"onnxruntime cannot run the model: .*pool_attributes"):
+        Runtime(model)
+
+
+@pytest.mark.parametrize("passed", CARRIED)
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_files_are_pooled_as_they_are_written(pool, size, passed):
+    model = padded_pool(pool, size, passed).model()
+    onnx.checker.check_model(model, full_check=True)
+    assert np.array_equal(result(model, optimize=True), result(model, optimize=False))
+
+
+def test_only_pads_before_pools_are_changed(monkeypatch):
+    builder = ModelBuilder("conv")
+    pads = builder.constant(np.array([0, 0, 1, 1] * 2))
+    x = builder.add("Pad", builder.input("x", np.float32, [1, 2, 4, 4]), pads)
+    weight = builder.constant(np.ones((1, 2, 3, 3), np.float32))
+    builder.output(builder.add("Conv", x, weight), "y", np.float32, [1, 1, 4, 4])
+    before = [*builder.nodes[0].input]
+    work_around_faults(builder)
+    assert [*builder.nodes[0].input] == before
+
+
+NETWORKS = {
+    "layer": nn.Sequential(nn.ZeroPad2d(1), nn.MaxPool2d(2)),
+    "constant": nn.Sequential(nn.ConstantPad2d((1, 0, 2, 1), 0.0), nn.MaxPool2d(3, 2)),
+    "two pads": nn.Sequential(nn.ZeroPad2d(1), nn.ZeroPad2d((0, 0, 2, 2)), nn.MaxPool2d(2)),
+    "wide": nn.Sequential(nn.ZeroPad2d(3), nn.MaxPool2d(2, ceil_mode=True)),
+    "average": nn.Sequential(nn.ZeroPad2d(3), nn.AvgPool2d(2, count_include_pad=False)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_that_pad_and_pool_run_as_in_torch(name):
+    model = NETWORKS[name].eval()
+    common = ("add_common_metadata", {"dummy_in": {"input": X}})
+    graph, _ = Pipeline(["init_metadata", common])(MaseGraph(model))
+    (found,) = Runtime(onnx_model(graph)).run({"input": X.numpy()}).values()
+    assert torch.equal(torch.from_numpy(found), model(X))
+
+
+@pytest.mark.parametrize("kind", ["qdq", "qcdq", "integer"])
+def test_quantised_networks_that_pad_and_pool_run_as_in_torch(kind):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 1, 1)
+
+        def forward(self, x):
+            return self.out(F.max_pool2d(F.pad(self.conv(x), (2, 2, 2, 2)), 2))
+
+    torch.manual_seed(0)
+    widths = {
+        "data_in_width": 8,
+        "data_in_frac_width": 2,
+        "weight_width": 6,
+        "weight_frac_width": 4,
+    }
+    config = {"name": "integer", **widths, "bias_width": 8, "bias_frac_width": 6}
+    steps = [
+        "init_metadata",
+        ("add_common_metadata", {"dummy_in": {"x": X}}),
+        ("quantize", {"by": "type", "conv2d": {"config": config}}),
+    ]
+    graph, _ = Pipeline(steps)(MaseGraph(Network().eval()))
+    found = Runtime(onnx_model(graph, kind)).run({"x": X.numpy()})["output"]
+    assert torch.equal(torch.from_numpy(found), graph.model(X))
