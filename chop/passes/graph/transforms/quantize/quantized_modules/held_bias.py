@@ -55,7 +55,9 @@ def input_step(fmt: NumberFormat | None, scale: Tensor | None) -> Tensor | None:
         return torch.tensor(2.0**-fmt.frac_width)
     if not isinstance(fmt, Affine) or scale is None:
         return None
-    used = positive(scale.detach(), fmt.power_of_two)
+    used = scale.detach()
+    if fmt.learn or fmt.power_of_two:
+        used = positive(used, fmt.power_of_two)
     return used.amin() if used.ndim else used
 
 
@@ -67,12 +69,12 @@ def holding(
     The product of both scales stays a normal float32.
     """
     floor = LEAST_SCALE if is_product else 0.0
+    if is_plain(scale) and is_plain(bias) and scale.is_cpu and bias.is_cpu and step.is_cpu:
+        least = float(scale.detach().abs().amin()) * float(step)
+        if not (float(bias.detach().abs().amax()) > room.most * least or least < floor):
+            return scale
     used = positive(scale.detach(), weight.power_of_two)
     needed = bias.detach().abs().double()
-    if is_plain(scale) and is_plain(bias) and scale.is_cpu and bias.is_cpu and step.is_cpu:
-        least = float(used.amin()) * float(step)
-        if not (float(needed.amax()) > room.most * least or least < floor):
-            return scale
     step = step.to(scale.device).double()
     needed = _by_scale(needed.to(scale.device), scale, weight)
     needed = torch.nan_to_num(needed, nan=0.0, posinf=0.0)  # of a training that diverges
