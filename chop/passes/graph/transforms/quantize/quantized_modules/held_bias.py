@@ -61,6 +61,20 @@ def input_step(fmt: NumberFormat | None, scale: Tensor | None) -> Tensor | None:
     return used.amin() if used.ndim else used
 
 
+def surely_holds(scale: Tensor, bias: Tensor, own: Tensor) -> bool:
+    """Return whether no scale has to be raised, where a look at the numbers is quick.
+
+    `own` is the scale of the input.
+    """
+    if not (scale.is_cpu and bias.is_cpu and own.is_cpu and own.ndim == 0):
+        return False
+    if not (is_plain(scale) and is_plain(bias) and is_plain(own)):
+        return False
+    (least, _), (low, high) = torch.aminmax(scale.detach()), torch.aminmax(bias.detach())
+    product = max(0.0, float(least)) * float(own)
+    return product >= LEAST_SCALE and max(float(high), -float(low)) <= LEAST_ROOM * product
+
+
 def holding(
     scale: Tensor, bias: Tensor, step: Tensor, weight: Affine, room: Room, is_product: bool
 ) -> Tensor:
@@ -69,10 +83,6 @@ def holding(
     The product of both scales stays a normal float32.
     """
     floor = LEAST_SCALE if is_product else 0.0
-    if is_plain(scale) and is_plain(bias) and scale.is_cpu and bias.is_cpu and step.is_cpu:
-        least = float(scale.detach().abs().amin()) * float(step)
-        if not (float(bias.detach().abs().amax()) > room.most * least or least < floor):
-            return scale
     used = positive(scale.detach(), weight.power_of_two)
     needed = bias.detach().abs().double()
     step = step.to(scale.device).double()

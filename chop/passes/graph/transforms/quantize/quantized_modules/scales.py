@@ -33,6 +33,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
     Room,
     holding,
     input_step,
+    surely_holds,
 )
 
 KINDS = ("scale", "zero_point")
@@ -113,6 +114,8 @@ class HasScales(HasFormatTensors):
         if bias is None:
             return scale, (scale,)
         sources = (scale, bias) if own is None else (scale, bias, own)
+        if own is not None and surely_holds(scale, bias, own):
+            return scale, sources
         # on a CPU, looking is as quick, and sees changes of `.data` too
         versions = None if scale.is_cpu else versions_of(sources)
         known = None if versions is None else _HELD.get(self)
