@@ -101,11 +101,6 @@ class Scale:
             return None
         return Scale(*(part[:, 0].reshape(-1, *[1] * (len(shape) - 1)) for part in rows))
 
-    def is_by_channel(self, rank: int) -> bool:
-        """Return whether only the first of `rank` dimensions has several scales."""
-        several = [part for part in self.parts if part.numel() > 1]
-        return all(p.ndim == rank and p.numel() == p.shape[0] for p in several)
-
     def common(self, other: Scale) -> Scale:
         """Return the largest scale that both are whole multiples of; both must be exact."""
         exponent = torch.minimum(self.exponent, other.exponent)

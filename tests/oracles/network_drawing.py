@@ -83,7 +83,7 @@ def made(step: Step, shape: Shape) -> Callable[..., Tensor]:
 def _numbers(name: str, like: Tensor, style: str, source: torch.Generator) -> Tensor:
     """Return weights, a bias or statistics."""
     numbers = torch.rand(like.shape, generator=source)
-    if name == "running_var" or like.ndim < 2 and name == "weight":
+    if name == "running_var" or (like.ndim < 2 and name == "weight"):
         return numbers + 0.25
     spread = 1.7 / math.sqrt(max(1, like[0].numel())) if like.ndim > 1 else 0.7
     numbers = spread * (2 * numbers - 1)
@@ -147,9 +147,10 @@ class Drawing:
         self._try("linear", KINDS["linear"])
 
     def _add_layer(self) -> None:
-        if not self.steps and self.random.random() < 0.8:  # most networks start with weights
-            if self._try(kind := self.random.choice(self._weighted()), KINDS[kind]):
-                return
+        kind = self.random.choice(self._weighted())
+        first = not self.steps and self.random.random() < 0.8  # most start with weights
+        if first and self._try(kind, KINDS[kind]):
+            return
         rank = self.values[-1].ndim - 1
         known = {n: k for n, k in KINDS.items() if rank in k.ranks}
         for _ in range(50):
@@ -168,6 +169,8 @@ class Drawing:
         shape = tuple(self.values[-1].shape[1:])
         if kind.takes == 2:
             takes.append(self._partner(shape, name))
+            if takes[0] == takes[1] and self.random.random() < 0.8:
+                return False
             self.random.shuffle(takes)
         options = kind.draw(self.random, shape)
         style = self.random.choice(["even", "even", "even", "rows", "signs", "zeros"])

@@ -59,6 +59,10 @@ def _conv(random: Random, shape: Shape) -> Options:
         "groups": groups,
         "bias": random.random() < 0.8,
     }
+    if random.random() < 0.35:  # as before a sum with its input
+        size = random.choice([1, 3])
+        same = {"kernel_size": size, "stride": 1, "padding": size // 2, "dilation": 1}
+        options |= {**same, "out_channels": shape[0]}
     if random.random() < 0.1:
         options["padding_mode"] = random.choice(["reflect", "replicate", "circular"])
     return options
@@ -210,7 +214,7 @@ def _kept(make: Callable[..., Callable[..., Tensor]], **more: Any) -> Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "linear": Kind(lambda shape, **options: nn.Linear(shape[-1], **options), _linear, weight=8),
+    "linear": Kind(lambda shape, **options: nn.Linear(shape[-1], **options), _linear, weight=5),
     "conv": Kind(_by_rank(CONVS, sized=True), _conv, IMAGES, weight=10),
     "depthwise": Kind(_by_rank(CONVS, sized=True), _depthwise, IMAGES, weight=3),
     "conv3d": Kind(_by_rank(CONVS, sized=True), _conv, (4,), weight=4),
@@ -235,20 +239,22 @@ KINDS: dict[str, Kind] = {
     "square": _function(torch.square),
     "neg": _function(torch.neg),
     "exp": _function(torch.exp),
-    "max_pool": _kept(_by_rank(MAX_POOLS), draw=_max_pool, ranks=IMAGES, weight=4),
-    "avg_pool": Kind(_by_rank(AVG_POOLS), _avg_pool, IMAGES, weight=3, needs=CODES),
+    "max_pool": _kept(_by_rank(MAX_POOLS), draw=_max_pool, ranks=IMAGES, weight=7),
+    "avg_pool": Kind(_by_rank(AVG_POOLS), _avg_pool, IMAGES, weight=6, needs=CODES),
     "adaptive_avg_pool": Kind(_by_rank(ADAPTIVE_AVG), _adaptive, IMAGES, needs=CODES),
     "adaptive_max_pool": _kept(_by_rank(ADAPTIVE_MAX), draw=_adaptive, ranks=IMAGES, weight=1),
     "mean": Kind(_call(torch.mean), _dims, (2, 3), weight=1, formats=False, needs=CODES),
     "sum": Kind(_call(torch.sum), _dims, (2, 3), weight=1, formats=False, needs=CODES),
-    "pad": _kept(_call(F.pad), draw=_pad, ranks=IMAGES, formats=False),
+    "pad": _kept(_call(F.pad), draw=_pad, ranks=IMAGES, weight=4, formats=False),
     "add": Kind(_call(torch.add), takes=2, weight=5, needs=CODES),
     "sub": Kind(_call(torch.sub), takes=2, needs=CODES),
     "mul": Kind(_call(torch.mul), takes=2, needs=CODES),
     "add_number": Kind(_with_number(torch.add), _number, weight=1, needs=CODES),
     "mul_number": Kind(_with_number(torch.mul), _number, weight=1, needs=CODES),
-    "concat": _kept(_join, draw=lambda random, shape: {"dim": 1}, takes=2, formats=False),
-    "flatten": _kept(lambda shape: lambda x: x.flatten(1), ranks=(2, 3, 4), formats=False),
+    "concat": _kept(_join, draw=lambda random, shape: {"dim": 1}, takes=2, weight=5, formats=False),
+    "flatten": _kept(
+        lambda shape: lambda x: x.flatten(1), ranks=(2, 3, 4), weight=1, formats=False
+    ),
     "reshape": _kept(
         lambda shape, sizes: nn.Unflatten(1, sizes),
         draw=_new_shape,

@@ -21,16 +21,6 @@ import torch
 from chop.hardware.circuit import Backend
 from chop.hardware.simulation import build
 
-from chop.integers import (
-    AddCodes,
-    ClampCodes,
-    MaxPoolCodes,
-    MultiplyCodes,
-    PadCodes,
-    SubtractCodes,
-)
-from chop.integers.weighted import WeightedOp
-
 from .network_circuits import Part, part_of, simulated
 from .network_drawing import Model, Network, Step, drawn
 from .network_ways import REFUSALS, WAYS, Difference, Subject
@@ -41,64 +31,6 @@ BACKENDS: tuple[Backend, ...] = ("streaming", "unrolled")
 SMALLEST_TRIES = 200  # networks that are tried to find a smaller one
 # compiling takes longer than running so few samples
 QUICKLY: dict[Backend, str] = {"streaming": "-O0", "unrolled": "-O0"}
-
-
-@dataclass(frozen=True)
-class Known:
-    """A difference that is known and not mended yet: in which ways, and of which networks."""
-
-    ways: tuple[str, ...]
-    has: Callable[[Subject], bool]
-
-
-FILES = ("qdq", "qcdq")
-READ = ("read qdq", "read qcdq")
-
-
-def _has(*ops: type[Any]) -> Callable[[Subject], bool]:
-    return lambda subject: any(isinstance(n.op, ops) for n in subject.integers.nodes.values())
-
-
-def _has_key(key: str) -> Callable[[Subject], bool]:
-    return lambda subject: any(key in (step.format or {}) for step in subject.network.steps)
-
-
-def _is_affine(subject: Subject) -> bool:
-    formats = [step.format for step in subject.network.steps if step.format is not None]
-    return any(config["name"] == "affine" for config in formats)
-
-
-def _pads(subject: Subject) -> bool:
-    """Whether a window may lie in its padding alone."""
-    windows = [n.op for n in subject.integers.nodes.values() if hasattr(n.op, "padding")]
-    kernels = [getattr(op, "kernel", None) or op.weight.shape[2:] for op in windows]
-    reach = [
-        [d * (k - 1) + 1 for k, d in zip(kernel, getattr(op, "dilation", (1,) * 9), strict=False)]
-        for kernel, op in zip(kernels, windows, strict=True)
-    ]
-    return any(p >= n for op, size in zip(windows, reach) for p, n in zip(op.padding, size))
-
-
-def _one_bit(subject: Subject) -> bool:
-    """Whether a layer takes seven inputs or more of one bit."""
-    graph = subject.integers
-    for node in graph.nodes.values():
-        if isinstance(node.op, WeightedOp):
-            low, high = graph.codes(node.inputs[0]).bounds()
-            if int(((high - low) > 0).sum()) and int(((high == 0) & (low < 0)).sum()):
-                return True
-    return False
-
-
-KNOWN: tuple[Known, ...] = (
-    Known(("simulation", *FILES, *READ), lambda s: _has_key("bias_width")(s) and _is_affine(s)),
-    Known(("simulation", *FILES, *READ), lambda s: _has(ClampCodes)(s) and not s.exact),
-    Known(FILES, lambda s: _has(AddCodes, MultiplyCodes, SubtractCodes)(s) and _is_affine(s)),
-    Known(("streaming",), lambda s: _is_affine(s) or _pads(s)),
-    Known(FILES, lambda s: _has(PadCodes)(s) and _has(MaxPoolCodes)(s)),
-    Known(("unrolled",), _one_bit),
-    Known(READ, lambda s: True),
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +52,6 @@ class Tally:
 
     equal: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    known: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     def note(self, way: str, seed: int, subject: Subject, found: Difference | None) -> None:
@@ -129,25 +60,19 @@ class Tally:
             self.equal[way] += 1
         elif found.refusal:
             self.refused[way] += 1
-        elif any(way in each.ways and each.has(subject) for each in KNOWN):
-            self.known[way] += 1
         else:
             self.findings.append(Finding(seed, way, subject.network, found))
 
     def __str__(self) -> str:
-        ways = dict.fromkeys([*self.equal, *self.refused, *self.known])
-        rows = [
-            f"{way:>10}: {self.equal[way]} equal, {self.refused[way]} refused"
-            + (f", {self.known[way]} known to differ" if self.known[way] else "")
-            for way in ways
-        ]
+        ways = dict.fromkeys([*self.equal, *self.refused])
+        rows = [f"{way:>10}: {self.equal[way]} equal, {self.refused[way]} refused" for way in ways]
         return "\n".join(rows)
 
 
-def outcome(way: str, call: Callable[[], Difference | None]) -> Difference | None:
+def outcome(way: str, call: Callable[..., Difference | None], *args: Any) -> Difference | None:
     """Return a difference; an error is one, unless it refuses in a sentence."""
     try:
-        return call()
+        return call(*args)
     except REFUSALS as error:
         text = str(error)
         return Difference(way, text, refusal="\n" not in text and " " in text)
@@ -166,30 +91,42 @@ def tried(
     tally, subjects = Tally(), list[tuple[int, Subject]]()
     for seed in seeds:
         network = drawn(seed)
-        made: list[Subject] = []
-        if found := outcome("graph", lambda: made.append(Subject(network))):
+        subject, found = prepared(network)
+        if found is not None:
             tally.refused["graph"] += found.refusal
             tally.findings += [] if found.refusal else [Finding(seed, "graph", network, found)]
+        if subject is None:
             continue
-        subjects.append((seed, made[0]))
+        subjects.append((seed, subject))
         for way in ways:
-            tally.note(way, seed, made[0], outcome(way, lambda: WAYS[way](made[0])))
+            tally.note(way, seed, subject, outcome(way, WAYS[way], subject))
     for backend, count in zip(BACKENDS, (streaming, unrolled), strict=True):
         _simulate(backend, subjects[:count], tally)
     return tally
+
+
+def prepared(network: Network) -> tuple[Subject | None, Difference | None]:
+    """Return what the ways take, or why there is none."""
+    made = list[Subject]()
+    found = outcome("graph", lambda: made.append(Subject(network)))
+    return (made[0] if made else None), found
 
 
 def _simulate(backend: Backend, subjects: Sequence[tuple[int, Subject]], tally: Tally) -> None:
     """Simulate the circuits of networks together, and alone if that fails."""
     way, parts, seeds = f"{backend} in Verilator", list[Part](), list[int]()
     for seed, subject in subjects:
-        found = outcome(way, lambda: parts.append(part_of(subject, backend, len(parts))))
+        found = outcome(way, _append_part, parts, subject, backend)
         if found is None:
             seeds.append(seed)
         else:
             tally.note(backend, seed, subject, found)
     for number, found in enumerate(_together(parts, way)):
         tally.note(backend, seeds[number], parts[number].subject, found)
+
+
+def _append_part(parts: list[Part], subject: Subject, backend: Backend) -> None:
+    parts.append(part_of(subject, backend, len(parts)))
 
 
 def _together(parts: Sequence[Part], way: str) -> list[Difference | None]:
@@ -208,15 +145,10 @@ def _together(parts: Sequence[Part], way: str) -> list[Difference | None]:
 def differences(
     network: Network, ways: Sequence[str] = (*WAYS, *BACKENDS), *, refusals: bool = False
 ) -> Iterator[Difference]:
-    """Yield what differs for a network, way by way."""
-    made: list[Subject] = []
-    found = outcome("graph", lambda: made.append(Subject(network)))
-    for way in ways if found is None else ():
-        found = outcome(way, lambda: _one_way(way, made[0]))
-        if found is not None and found.refusal <= refusals:
-            yield found
-    if not made and found is not None and found.refusal <= refusals:
-        yield found
+    """Yield what differs for a network; with `refusals`, also what is refused."""
+    subject, found = prepared(network)
+    every = [outcome(way, _one_way, way, subject) for way in ways] if subject is not None else []
+    yield from (each for each in [found, *every] if each is not None and each.refusal <= refusals)
 
 
 def _one_way(way: str, subject: Subject) -> Difference | None:
@@ -348,7 +280,7 @@ def main() -> None:
         seeds = range(first, min(first + 20, options.seed + options.count))
         circuits = {"streaming": options.streaming, "unrolled": options.unrolled}
         tally = tried(seeds, ways=options.ways, **circuits)
-        for key in ("equal", "refused", "known"):
+        for key in ("equal", "refused"):
             getattr(whole, key).update(getattr(tally, key))
         for found in tally.findings:
             if not options.as_found:

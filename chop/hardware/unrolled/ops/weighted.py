@@ -102,7 +102,7 @@ class Solver:
         alkaid reads several inputs of one bit as the address of a table, also those whose only bit
         is a sign, and then finds negative addresses: it gets minus such an input instead.
         """
-        signs = torch.tensor([symbols.is_sign(s) for s in row])
+        signs = torch.tensor([symbols.is_sign(s) for s in row], dtype=torch.bool)
         row = [symbols.negated_sign(s) if symbols.is_sign(s) else s for s in row]
         weight = torch.where(signs[:, None], -weight, weight)
         parts = [

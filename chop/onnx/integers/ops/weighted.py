@@ -45,8 +45,8 @@ class Limb:
 
     @property
     def span(self) -> int:
-        """The largest byte without a sign that stands for the limb."""
-        return self.high - min(self.low, 0)
+        """The largest byte without a sign that stands for the limb, or for zero."""
+        return max(self.high, 0) - min(self.low, 0)
 
 
 @dataclass(frozen=True)

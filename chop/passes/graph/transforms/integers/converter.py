@@ -326,12 +326,13 @@ class Converter:
     def in_word(self, value: Known | Unrounded, word: Word, name: str, call: NodeCall) -> Known:
         """Return a value rounded to a word."""
         if isinstance(value, Unrounded):
-            if not isinstance(word, MixedWord) or value.by_element:
+            alike = word.scale.uniform and not isinstance(word, MixedWord)
+            if alike or value.by_element:
                 return value.in_word(word)
             if value.exact is None:
                 raise call.refusal(
-                    f"rounds {value.what}, which one table gives, to bits that differ by element; "
-                    f"use data_in_granularity 'tensor'"
+                    f"rounds {value.what} to bits or scales that differ by element, and one table "
+                    f"serves all of them; use one format for the whole tensor"
                 )
             value = value.exact()
         if word.holds(self.codes(value)):

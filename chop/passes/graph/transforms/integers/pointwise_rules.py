@@ -330,11 +330,6 @@ def _joined_later(values: list[Value], dim: int, call: NodeCall, to: Converter) 
 
     def rounded(word: Word) -> Known:
         name = call.node.name
-        if isinstance(word, MixedWord) or not word.scale.uniform:
-            raise call.refusal(
-                "joins values before they are rounded to bits or scales that differ by channel; "
-                "use one format for the whole tensor after it"
-            )
         known = [to.in_word(part, word, f"{name}_{i}", call) for i, part in enumerate(parts)]
         return to.add(name, ConcatCodes(dim), [value.name for value in known], call.node)
 
