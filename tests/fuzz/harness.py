@@ -22,9 +22,9 @@ import pytest
 
 # inputs in the default tier; the slow tier adds nine times as many
 INPUTS = {
-    "toml": 60,
+    "toml": 55,
     "checkpoint": 45,
-    "data": 45,
+    "data": 40,
     "graph": 45,
     "journal": 16,
     "sqlite": 6,
@@ -32,6 +32,7 @@ INPUTS = {
     "resume": 18,
     "command line": 25,
     "onnx": 20,
+    "project": 10,
 }
 assert sum(INPUTS.values()) == 300
 SLOW = 9
