@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from .commands import OPTIONS, SEARCH, TEST, TRAIN, TRANSFORM
+from .commands import SEARCH, TEST, TRAIN, TRANSFORM
 from .harness import Sandbox, inputs
 from .mutations import changed_json, damaged, foreign
 
-PROJECT, DATA = "out/fuzz", "--data-path=data.npz"
+PROJECT = "out/fuzz"
 BEST = f"{PROJECT}/software/training_ckpts/best.ckpt"
 APPLY = (*SEARCH, "--apply=best")
 COMMANDS: dict[str, Sequence[Sequence[str]]] = {
@@ -29,8 +29,8 @@ COMMANDS: dict[str, Sequence[Sequence[str]]] = {
         ("report", "fuzz", "--project-dir=out"),
     ),
     "transformed": (
-        ("verify", PROJECT, DATA, *OPTIONS[2:], "--samples=20", "--random-vectors=20"),
-        ("export", "jsc-tiny", "npz", DATA, *OPTIONS, f"--load={PROJECT}", "--format=integer"),
+        (*TRAIN, f"--load={PROJECT}", "--load-type=mz"),
+        (*TRANSFORM, f"--load={PROJECT}", "--load-type=mz"),
         (*TEST, f"--load={PROJECT}"),
     ),
 }
