@@ -127,8 +127,8 @@ def _opened(file: str | Path, threads: int) -> tuple[Runtime, str]:
             logger.warning("Some layers run in float\n%s", report.table())
         if 2 * count < len(report.layers):
             logger.warning(
-                "Fewer than half of the layers have integer kernels, so the file may be slower than "
-                "in float; quantise sums and pools, too, as quantize_static does"
+                "Fewer than half of the layers have integer kernels, so the file may be slower "
+                "than in float; quantise sums and pools, too, as quantize_static does"
             )
     return runtime, OnnxGraph(onnx.load(file).graph).final_op
 
