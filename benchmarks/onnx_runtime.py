@@ -3,7 +3,7 @@
 python benchmarks/onnx_runtime.py                    # vgg7 and resnet18, batches of 1 and 32
 python benchmarks/onnx_runtime.py --networks vgg7 --threads 2
 
-Batch norms are folded, and linear layers, convolutions and sums have 8-bit fixed point. Weights are
+Batch norms are folded, and layers, sums and pools have 8 bits by `quantize_static`. Weights are
 random, which does not change the time. All ways take turns, and each number is a median. The last
 column has the layers of the file `qdq` that run in float, of all.
 """
@@ -29,7 +29,6 @@ from chop.onnx.runtime import Runtime
 from chop.passes import Pipeline, run_pass
 
 SHAPE = (3, 32, 32)
-WIDTHS = {"data_in": (8, 5), "weight": (8, 7), "bias": (16, 12)}
 Work = Callable[[], Any]
 
 
@@ -39,19 +38,15 @@ def float_graph(name: str) -> MaseGraph:
     model = get_model(name, dataset_info=get_dataset_info("cifar10"))
     model.train()(torch.randn(16, *SHAPE))
     about = {"dummy_in": {"x": torch.randn(2, *SHAPE)}, "add_value": False}
-    passes = ["init_metadata", ("add_common_metadata", about), "fold_batch_norm"]
-    graph, _ = Pipeline(passes)(MaseGraph(model.eval()))
+    ready = ["init_metadata", ("add_common_metadata", about), "add_software_metadata"]
+    graph, _ = Pipeline([*ready, "fold_batch_norm"])(MaseGraph(model.eval()))
     return graph
 
 
 def quantised(graph: MaseGraph) -> MaseGraph:
-    config: dict[str, Any] = {"name": "integer"}
-    for operand, (width, fraction) in WIDTHS.items():
-        config |= {f"{operand}_width": width, f"{operand}_frac_width": fraction}
-    kinds = ("linear", "conv2d", "add")  # a sum in float would keep the layers before it in float
-    copy = graph.clone()
-    run_pass("quantize", copy, {"by": "type", **{kind: {"config": config} for kind in kinds}})
-    return copy
+    batches = [{"x": torch.randn(64, *SHAPE)}]
+    calibrate = ("calibrate", {"input_generator": batches, "silent": True})
+    return Pipeline([calibrate, "quantize_static"])(graph.clone())[0]
 
 
 def ways(name: str, threads: int, folder: Path) -> tuple[dict[str, Callable[[Any], Work]], str]:

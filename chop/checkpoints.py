@@ -112,8 +112,8 @@ def _pl(file: Path) -> State:
 def _of_lightning(content: Mapping[str, Any], file: Path) -> State:
     state = content["state_dict"]
     options = content.get("hyper_parameters")
-    is_table = isinstance(options, Mapping)  # other programs may store anything
-    if is_table and options.get("load_type") == "mz" and options.get("load_name"):
+    options = options if isinstance(options, Mapping) else {}  # other programs may store anything
+    if options.get("load_type") == "mz" and options.get("load_name"):
         logger.warning(
             "%s holds the weights of a transformed network without its number formats and masks; "
             "load the directory transformed_ckpt beside it instead (`load_type='mz'`)",

@@ -22,7 +22,8 @@ redaction:
 log: redaction
 files:
 memory:
-libraries: files
+private_cache: files
+libraries: files private_cache
 version:
 processes:
 charts:
@@ -38,7 +39,7 @@ numerics: registry libraries
 integers: registry numerics
 ir: registry files numerics integers
 layers: registry libraries numerics ir
-hardware: registry extras options log files memory charts libraries processes numerics integers
+hardware: registry extras options log files memory charts private_cache processes numerics integers
 onnx: registry extras options log files memory charts libraries processes version numerics integers
 passes: registry options log files memory dotted charts progress version numerics integers ir layers
     hardware onnx testing

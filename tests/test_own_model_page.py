@@ -1,5 +1,6 @@
 """The commands of docs/own_model.md run as they are written, on its class and its file."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -16,9 +17,10 @@ def blocks(language):
 
 
 @pytest.mark.slow
-def test_the_commands_train_search_and_save_the_own_model(tmp_path):
+def test_the_commands_take_the_own_model_from_training_to_a_certificate(tmp_path, package):
+    package("onnxruntime")
     python, (toml,), (commands,) = blocks("python"), blocks("toml"), blocks("bash")
-    (tmp_path / "digit_transformer.py").write_text(python[0] + python[-1], encoding="utf-8")
+    (tmp_path / "digit_mixer.py").write_text(python[0] + python[-1], encoding="utf-8")
     (tmp_path / "digits.toml").write_text(toml, encoding="utf-8")
     for line in commands.splitlines():
         _, *words = shlex.split(line)
@@ -28,3 +30,7 @@ def test_the_commands_train_search_and_save_the_own_model(tmp_path):
     results = tmp_path / "mase_output" / "digits" / "software" / "search_ckpts"
     assert (results / "report.html").is_file()
     assert list(results.glob("trial_*/graph.json"))
+    assert (results.parent / "onnx" / "integer.onnx").is_file()
+    certificate = json.loads((tmp_path / "mase_output/digits/certificate.json").read_text())
+    assert certificate["verdict"] == "equal"
+    assert {way["way"] for way in certificate["ways"]} == {"simulation", "integers", "onnx"}

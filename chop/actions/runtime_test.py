@@ -36,14 +36,15 @@ def run_runtime_test(config: RunConfig, project: Project) -> None:
     from chop.training.tasks import logged
 
     try:
-        runtime, data_module = _runtime_and_data(config)
+        (runtime, final_op), data_module = _runtime_and_data(config)
     except MissingPackage as error:
         raise ConfigError(f"--runtime onnxruntime: {error}") from error
     task = checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("test")
     options = TrainOptions.from_trainer_args({"accelerator": "cpu", "devices": 1})
-    module = RuntimeModule(runtime, permute=_permutation(config, runtime, data_module))
+    turned = _permutation(config, runtime, data_module)
+    module = RuntimeModule(runtime, permute=turned, final_op=final_op)
     project.create()
     score = scored(module, data_module, "test", options, task)
     metrics = {f"test_{logged(name)}_epoch": value for name, value in score.with_loss.items()}
@@ -69,7 +70,7 @@ def _is_file(config: RunConfig) -> bool:
     return is_onnx_file(config.model) and config.load_name is None
 
 
-def _runtime_and_data(config: RunConfig) -> tuple[Runtime, Any]:
+def _runtime_and_data(config: RunConfig) -> tuple[tuple[Runtime, str], Any]:
     from chop.onnx.reading.files import load_proto
     from chop.passes.schema import PassArgsError
 
@@ -109,9 +110,12 @@ def _permutation(config: RunConfig, runtime: Runtime, data_module: Any) -> tuple
     return TO_CHANNELS_LAST if is_turned else None
 
 
-def _opened(file: str | Path, threads: int) -> Runtime:
-    """Return a session, and log which layers of a quantised network it computes in float."""
+def _opened(file: str | Path, threads: int) -> tuple[Runtime, str]:
+    """Return a session and the op at its end, and log which quantised layers it runs in float."""
+    import onnx
+
     from chop.onnx.fusion import fusion_report
+    from chop.onnx.onnx_graph import OnnxGraph
     from chop.onnx.runtime import Runtime
 
     runtime = Runtime(file, threads=threads)
@@ -123,10 +127,10 @@ def _opened(file: str | Path, threads: int) -> Runtime:
             logger.warning("Some layers run in float\n%s", report.table())
         if 2 * count < len(report.layers):
             logger.warning(
-                "Less than half of the layers have integer kernels, so that the file may be slower "
+                "Fewer than half of the layers have integer kernels, so the file may be slower "
                 "than in float; quantise sums and pools, too, as quantize_static does"
             )
-    return runtime
+    return runtime, OnnxGraph(onnx.load(file).graph).final_op
 
 
 def _latencies(runtime: Runtime, batch_size: int) -> dict[str, float]:

@@ -190,7 +190,7 @@ def latest_test(
             content = json.loads(file.read_text())
             same = (content["checkpoint"], content["dataset"]) == (checkpoint, dataset)
             metrics = dict(content["metrics"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # not a file that a test wrote
         if same and file.stat().st_mtime_ns >= changed:
             return file, metrics

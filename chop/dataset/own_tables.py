@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import torch
 
 from chop.dataset.array_files import read_npz, read_tensors
 from chop.dataset.base import TASK_NAMES, MaseDatasetInfo, Split, dataset
+from chop.dataset.images import Normalize
 from chop.dataset.nested import Inputs, map_tensors, tensors_of
 from chop.dataset.parquet_tables import read_parquet
 from chop.dataset.sources import own_file
@@ -30,10 +31,16 @@ from chop.dataset.tabular import (
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
 from chop.files import cache_folder
+from chop.options import PositiveFloat
 
 logger = logging.getLogger(__name__)
 
 VERSION = 4  # of the preparation; raise it when the result changes
+PIXELS, BYTE = ("mean", "std", "scale"), 255.0
+OF_BYTES = (
+    "images as bytes reach the model as numbers from 0 to 1; for a network that was trained on "
+    "others, set mean and std, or scale = 255, in dataset_args"
+)
 KINDS = {
     "csv": (".csv", ".tsv", ".txt"),
     "parquet": (".parquet", ".pq"),
@@ -42,6 +49,7 @@ KINDS = {
 }
 
 Read = Callable[[Path, str | None], tuple[LabelledTable, SplitLengths]]  # file, task
+Numbers = float | list[float]
 LabelTask = Literal["cls", "reg", "dense", "classification", "regression"]
 
 
@@ -61,11 +69,12 @@ def own(name: str, doc: str, make: Callable[..., PreparedData]) -> Callable[...,
     @functools.wraps(make)
     def load(split: Split, **options: Any) -> TensorSplit:
         data = make(**options)
-        has_bytes = any(x.dtype == torch.uint8 for x in tensors_of(data.x))
-        return data.split(split, prepare=_as_floats if has_bytes else None)
+        return data.split(split, prepare=_prepare_of(name, data, options))
 
     def describe(**options: Any) -> MaseDatasetInfo:
         data = make(**options)
+        if _prepare_of(name, data, options) is _as_floats:
+            _log_once(f"{options['path']}: {OF_BYTES}")
         for note in data.notes:
             _log_once(note)
         return _described(name, data)
@@ -107,6 +116,41 @@ def _shapes(data: PreparedData) -> dict[str, Any]:
     return {"num_features": shape[0], "physical_data_point_classification": classifies}
 
 
+def _prepare_of(
+    name: str, data: PreparedData, options: Mapping[str, Any]
+) -> Callable[[Inputs], Inputs] | None:
+    """Return what brings bytes of images into the numbers that a model takes."""
+    given = {key: options[key] for key in PIXELS if options.get(key) is not None}
+    has_bytes = any(x.dtype == torch.uint8 for x in tensors_of(data.x))
+    if not given:
+        return _as_floats if has_bytes else None
+    if not has_bytes or isinstance(data.x, dict):
+        what = "several inputs" if isinstance(data.x, dict) else "no images as bytes"
+        raise ValueError(
+            f"{name}: {', '.join(given)} are for one array of images as bytes, and the file has "
+            f"{what}; omit them, and scale the array itself"
+        )
+    channels = data.x.shape[1]
+    mean, std = (
+        _by_channel(key, given.get(key, default), channels)
+        for key, default in (("mean", 0.0), ("std", 1.0))
+    )
+    if min(std) <= 0:
+        raise ValueError(f"std must be positive, not {given['std']}")
+    return Normalize(mean, std, peak=BYTE / given.get("scale", 1.0))
+
+
+def _by_channel(key: str, value: Any, channels: int) -> tuple[float, ...]:
+    """Return a number for each channel."""
+    numbers = tuple(map(float, value)) if isinstance(value, list | tuple) else (float(value),)
+    if len(numbers) not in (1, channels):
+        raise ValueError(
+            f"{key} has {len(numbers)} numbers, but images have {channels} channels; give one "
+            f"number, or one for each channel"
+        )
+    return numbers * channels if len(numbers) == 1 else numbers
+
+
 def _as_floats(x: Inputs) -> Inputs:
     """Return the bytes of images as numbers from 0 to 1."""
     return map_tensors(lambda t: t.float() / 255 if t.dtype == torch.uint8 else t, x)
@@ -141,11 +185,14 @@ def _own_arrays(name: str, doc: str, read: Read) -> Callable[..., TensorSplit]:
         path: Path | None = None,
         task: LabelTask | None = None,
         standardize: bool | None = None,
+        mean: Numbers | None = None,
+        std: Numbers | None = None,
+        scale: PositiveFloat | None = None,
         test: float = 0.2,
         validation: float = 0.1,
         split_seed: int = 42,
         renew: bool = False,
-    ) -> PreparedData:
+    ) -> PreparedData:  # `mean`, `std` and `scale` are applied to batches, not stored
         cut, kind = Cut(test, validation, split_seed), _short(task)
         preparation = Preparation(cut, standardize, task=kind)
         return _prepared(name, read, preparation, path, cache, renew)

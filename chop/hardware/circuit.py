@@ -153,11 +153,6 @@ class Circuit:
                     f"the name of a source file consists of letters, digits, '_' and '.', and "
                     f"starts with no '.', unlike {name!r}"
                 )
-        ports = [port.name for port in (*self.inputs, *self.outputs)]
-        if not self.inputs or not self.outputs or len({*ports}) < len(ports):
-            raise ValueError(
-                f"a circuit has inputs and outputs with names of their own, not {ports}"
-            )
         _check_range("the latency", self.latency, 0, MOST)
         _check_range("the interval", self.interval, 1, MOST)
         if not 0 < self.clock_period < MOST:
@@ -226,6 +221,9 @@ class Circuit:
         try:
             files = {name: _source(rtl, name) for name in _file_names(told)}
             circuit = _adapter().validate_json(json.dumps({**told, "files": files}), strict=True)
+            ports = [port.name for port in (*circuit.inputs, *circuit.outputs)]
+            if not (circuit.inputs and circuit.outputs) or len({*ports}) < len(ports):
+                raise ValueError(f"its inputs and outputs need names of their own, unlike {ports}")
             check_sources(circuit.files)
         except ValueError as error:
             what = _first_fault(error)

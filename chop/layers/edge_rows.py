@@ -72,7 +72,9 @@ def _call(
     rows = next(kept[name] for name in ("rows", "total") if name in kept)
     networks, samples, inputs = index.shape
     count, outputs = rows.shape
-    shapes = dict.fromkeys(("rows", "total", "weighted"), (count, outputs))
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+        ("rows", "total", "weighted"), (count, outputs)
+    )
     shapes |= dict.fromkeys(("sums", "grads"), (networks, samples, outputs))
     shapes |= dict.fromkeys(("products", "weights"), (networks, samples, inputs))
     found = [address(KERNEL, name, t, shapes[name], rows.dtype) for name, t in kept.items()]

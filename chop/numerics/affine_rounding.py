@@ -105,7 +105,7 @@ class ScaledAffine:
         self.scale, self.zero_point = scale, zero_point
         self._sources = (scale, zero_point) if sources is None else sources
         self._numbers = _numbers(scale, zero_point)
-        self._version = _version(self._sources) if self._numbers is None else None
+        self._version = versions_of(self._sources) if self._numbers is None else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScaledAffine) or self.fmt != other.fmt:
@@ -200,7 +200,7 @@ def _kind(x: Any) -> str:
     return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
 
 
-def _version(sources: tuple[Tensor, ...]) -> tuple[int, ...] | None:
+def versions_of(sources: tuple[Tensor, ...]) -> tuple[int, ...] | None:
     """Return how often tensors were written to; None for those that do not count it."""
     if not is_plain(sources[0]) or any(source.is_inference() for source in sources):
         return None

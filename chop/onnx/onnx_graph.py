@@ -8,6 +8,8 @@ from typing import Any
 
 __all__ = ["OnnxGraph", "attribute", "operand"]
 
+FINAL_OPS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
+
 
 @dataclass(frozen=True)
 class OnnxGraph:
@@ -43,6 +45,17 @@ class OnnxGraph:
     @cached_property
     def outputs(self) -> set[str]:
         return {output.name for output in self.proto.output}
+
+    @cached_property
+    def final_op(self) -> str:
+        """The softmax or sigmoid over classes whose result is the first output; "" for others."""
+        node = self.sources.get(self.proto.output[0].name)
+        while node is not None and node.op_type == "Identity":
+            node = self.sources.get(node.input[0])
+        axes = (1, -1)
+        if node is None or attribute(node, "axis", axes[-1]) not in axes:
+            return ""
+        return FINAL_OPS.get(node.op_type, "")
 
     def source(self, value: str, op: str) -> Any | None:
         """Return the node that computes a value if it is of this op."""

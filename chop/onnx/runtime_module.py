@@ -19,11 +19,14 @@ class RuntimeModule(nn.Module):
 
     It returns the only output, or a dict of several; codes beside their values are left out.
     Inputs are permuted by `permute`, as for a network that takes images with their channels last.
+    `final_op` is that of `OnnxGraph`, for losses.
     """
 
-    def __init__(self, runtime: Runtime, *, permute: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, *, permute: tuple[int, ...] | None = None, final_op: str = ""
+    ) -> None:
         super().__init__()
-        self.runtime = runtime
+        self.runtime, self.final_op = runtime, final_op
         self._permute = permute
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(name, kind) for name in runtime.inputs]

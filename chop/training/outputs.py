@@ -27,12 +27,16 @@ class Predictor:
         self, model: nn.Module, forward: Callable[..., Any] | None = None, *, scores: bool = False
     ) -> None:
         self.model, self.call = model, ModelCall(model, forward)
-        self._end: str | None = None if scores else ""  # the op at the end; None: not known yet
+        # the op at the end, which a module that is no network of torch declares; None: not known
+        declared = getattr(model, "final_op", None)
+        self._is_foreign = isinstance(declared, str)
+        self._end: str | None = (declared if self._is_foreign else None) if scores else ""
 
     def __call__(self, inputs: Inputs) -> Tensor:
         if self._end == "":
             return prediction_of(self.call(inputs))
-        if self._end is not None and torch.compiler.is_compiling():  # which breaks at modes
+        if self._end is not None and (self._is_foreign or torch.compiler.is_compiling()):
+            # a mode does not see into other runtimes, and breaks the graph of a compiled step
             return INVERSES[self._end](prediction_of(self.call(inputs)))
         prediction, scores, self._end = prediction_and_scores(lambda: self.call(inputs))
         return prediction if scores is None else scores

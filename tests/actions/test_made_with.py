@@ -43,3 +43,13 @@ def test_a_damaged_record_is_refused_in_one_sentence(ch, project, content):
     said = ch("test", "--load", project, "--cpu", 0, check=2).stderr
     assert "made_with.json" in said
     assert "delete it, and give the options on the command line" in said
+
+
+def test_a_path_of_an_earlier_run_says_that_there_is_a_later_one(ch, project, tmp_path):
+    ch(*TRAIN, "--config", tmp_path / "own.toml", "--project", "p")
+    folder = project / "software" / "training_ckpts"
+    said = ch("test", "--load", folder / "best.ckpt", "--load-type", "pl", "--cpu", 0)
+    text = " ".join((said.stdout + said.stderr).split())
+    assert "is of an earlier run; a later one beside it wrote best-v1.ckpt" in text
+    said = ch("test", "--load", project, "--cpu", 0)
+    assert "best-v1.ckpt" in "".join((said.stdout + said.stderr).split())

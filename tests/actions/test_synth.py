@@ -40,7 +40,9 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr("chop.hardware.synthesis.synthesize.find_yosys", lambda: yosys)
     port = Port("data_in_0", "x", (2,), 4, True, 2)
     sources = {"top.sv": "module top; endmodule\n"}
-    circuit = Circuit("top", "unrolled", "verilog", sources, (port,), (port,), 5.0, 1)
+    circuit = Circuit(
+        "top", "unrolled", "verilog", sources, (port,), (replace(port, name="data_out_0"),), 5.0, 1
+    )
     circuit.write(tmp_path / "out" / "mine" / "hardware")
     return tmp_path / "out" / "mine"
 

@@ -423,3 +423,58 @@ def test_a_data_module_of_a_users_file_can_be_sent_to_other_processes(tmp_path):
     data.setup()
     again = pickle.loads(pickle.dumps(data))
     assert torch.equal(again.train_dataset.x, data.train_dataset.x)
+
+
+class TestPixels:
+    """Bytes of images reach a model as the numbers that it was trained on."""
+
+    @pytest.fixture
+    def images(self, tmp_path):
+        x = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), np.uint8)
+        np.savez(tmp_path / "images.npz", x=x, y=np.arange(40) % 2)
+        return tmp_path / "images.npz"
+
+    def module(self, images, **options):
+        made = MaseDataModule(
+            "npz", batch_size=40, custom_path=images, num_workers=0, test=0, **options
+        )
+        made.setup("fit")
+        return made
+
+    def batch(self, module):
+        split = module.train_dataset
+        return split.x.double(), split.prepare(split.x)
+
+    def test_they_are_scaled_shifted_and_divided(self, images):
+        mean, std = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0]
+        made = self.module(images, mean=mean, std=std, scale=255)
+        bytes_, x = self.batch(made)
+        by_channel = [torch.tensor(each, dtype=torch.float64).view(3, 1, 1) for each in (mean, std)]
+        assert torch.allclose(x.double(), (bytes_ - by_channel[0]) / by_channel[1], atol=1e-5)
+
+    def test_one_number_is_for_all_channels(self, images):
+        bytes_, x = self.batch(self.module(images, mean=0.5, std=0.25))
+        assert torch.allclose(x.double(), (bytes_ / 255 - 0.5) / 0.25, atol=1e-5)
+
+    def test_without_options_the_log_says_what_they_are(self, images, caplog):
+        with caplog.at_level("INFO"):
+            bytes_, x = self.batch(self.module(images))
+        assert torch.equal(x, bytes_.float() / 255)
+        assert "reach the model as numbers from 0 to 1; for a network that" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"mean": [0.1, 0.2]}, "mean has 2 numbers, but images have 3 channels; give one"),
+            ({"std": 0.0}, "std must be positive"),
+            ({"scale": -1.0}, "scale"),
+        ],
+    )
+    def test_wrong_ones_are_refused(self, images, options, said):
+        with pytest.raises((ValueError, TypeError), match=said):
+            self.module(images, **options)
+
+    def test_a_table_has_none(self, tmp_path):
+        np.savez(tmp_path / "t.npz", x=np.random.rand(40, 3), y=np.arange(40) % 2)
+        with pytest.raises(ValueError, match="mean are for one array of images as bytes"):
+            self.module(tmp_path / "t.npz", mean=0.5)

@@ -22,9 +22,9 @@ import pytest
 
 # inputs in the default tier; the slow tier adds nine times as many
 INPUTS = {
-    "toml": 50,
+    "toml": 45,
     "checkpoint": 45,
-    "data": 35,
+    "data": 30,
     "graph": 45,
     "journal": 16,
     "sqlite": 6,
@@ -33,6 +33,7 @@ INPUTS = {
     "command line": 25,
     "onnx": 20,
     "circuit": 20,
+    "project": 10,
 }
 assert sum(INPUTS.values()) == 300
 SLOW = 9

@@ -18,10 +18,14 @@ from chop.integers import (
     ChannelAffine,
     ClampCodes,
     ConstantCodes,
+    ConvCodes,
     IntegerGraph,
     LeakyReluCodes,
+    LinearCodes,
     Lookup,
+    MaxPoolCodes,
     MultiplyCodes,
+    PadCodes,
     PermuteCodes,
     QuantizeInput,
     Refine,
@@ -80,6 +84,38 @@ def far_bounds():
     for number, ends in enumerate([(-1, 1 << 40), (-(1 << 40), 0), (5, 9), (-300, -200)]):
         ending(graph, graph.add(f"c{number}", ClampCodes(*ends), ["x"], "c"))
     return graph
+
+
+def zero_pointed():
+    """An op of each component on codes from -100 to 155, whose zero point is 100."""
+    graph = IntegerGraph(inputs=["data"])
+    affine = Word(-100, 155, Scale.of(0.25), 8, False, zero_point=100)
+    graph.add("x", QuantizeInput(affine, (2, 3, 4)), ["data"], "x")
+    source = torch.Generator().manual_seed(0)
+
+    def numbers(*shape):
+        return torch.randint(-9, 9, shape, generator=source)
+
+    geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    far = Word(-200, 55, Scale.of(0.5), 8, False, zero_point=200)
+    ops = [
+        (ReluCodes(), "x"),
+        (ClampCodes(-2000, 3), "x"),
+        (LeakyReluCodes(-1, 8), "x"),
+        (Lookup(numbers(256), -100, word(5, 0)), "x"),
+        (MaxPoolCodes((2, 2), (1, 1), (1, 1), (1, 1)), "x"),
+        (AvgPoolCodes((2, 2), (2, 2), (0, 0)), "x"),
+        (ChannelAffine(numbers(2), numbers(2), Scale.power(-9)), "x"),
+        *((op(), "x", "o0") for op in (AddCodes, SubtractCodes, MultiplyCodes)),
+        (ConvCodes(numbers(2, 2, 2, 2), None, Scale.power(0), 5, **geometry), "x"),
+        (LinearCodes(numbers(3, 4), None, Scale.power(0), 5), "x"),
+        (PadCodes((1, 1), code=-7), "x"),
+        (Requantize(word(4, 1)), "x"),
+        (Requantize(far), "o0"),
+    ]
+    names = [graph.add(f"o{i}", op, list(ins), "o") for i, (op, *ins) in enumerate(ops)]
+    flat = graph.add("flat", ReshapeCodes((24,)), ["x"], "flat")
+    return ending(graph, *names, graph.add("argmax", ArgMaxCodes(1), [flat], "argmax"))
 
 
 def pointwise(other_orders=True):

@@ -20,6 +20,7 @@ from .streams import (
     pointwise,
     requantised,
     separable,
+    zero_pointed,
 )
 
 rtl = pytest.mark.rtl
@@ -45,6 +46,12 @@ def test_every_rounding_and_overflow_is_exact(folder, max_parallelism):
 @rtl
 def test_bounds_beyond_the_bits_of_a_code_are_exact(folder):
     check(far_bounds(), folder, samples=300)
+
+
+@rtl
+@pytest.mark.slow
+def test_every_component_takes_codes_with_a_zero_point(folder):
+    check(zero_pointed(), folder, samples=400, max_parallelism=4)
 
 
 @rtl

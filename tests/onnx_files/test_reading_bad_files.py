@@ -310,3 +310,26 @@ def test_results_that_cannot_be_computed_are_refused(tmp_path):
     assert "numbers; only" in refusal(written(proto, tmp_path))
     proto = model(nodes[1:], {"large": ["batch", HUGE]}, ["y"])
     assert "too large to be computed" in refusal(written(proto, tmp_path))
+
+
+def nested(depth):
+    """Return a branch with an If in an If …, whose other branches are an Abs each."""
+    name = f"r{depth}"
+    result = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+    if depth == 0:
+        node = helper.make_node("Neg", ["x"], [name])
+    else:
+        output = helper.make_tensor_value_info(f"s{depth}", TensorProto.FLOAT, None)
+        other = helper.make_node("Abs", ["x"], [f"s{depth}"])
+        small = helper.make_graph([other], f"small{depth}", [], [output])
+        branches = {"then_branch": nested(depth - 1), "else_branch": small}
+        node = helper.make_node("If", ["c"], [name], **branches)
+    return helper.make_graph([node], f"graph{depth}", [], [result])
+
+
+def test_branches_in_branches_are_read(tmp_path):
+    constants = {"c": np.array(True)}
+    proto = model(list(nested(15).node), {"x": ["batch", 4]}, ["r15"], constants)
+    file = written(proto, tmp_path)
+    x = {"x": array(3, 4)}
+    assert np.array_equal(computed(read_model(file), x)[0], -x["x"])

@@ -179,6 +179,24 @@ def test_casts_to_types_of_few_bits_wrap(name, tmp_path):
     assert np.array_equal(computed(network, {"x": x})[0], (x - low) % 2**bits + low)
 
 
+@pytest.mark.parametrize("op", ["Sub", "Add", "Mul", "BitwiseNot", "Neg"])
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+def test_whole_numbers_wrap_in_the_type_of_the_file(op, kind, tmp_path):
+    if op == "Neg" and kind is np.uint16:
+        return  # which ONNX does not define
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    inputs = ["x"] if op in ("BitwiseNot", "Neg") else ["x", "c"]
+    constants = {"c": np.array([40000, 3, 9, 50000]).astype(kind)} if len(inputs) > 1 else {}
+    proto = model([node(op, inputs, ["y"])], {"x": ["batch", 4]}, ["y"], constants,
+                  kinds={"x": code, "y": code})  # fmt: skip
+    x = np.array([[65535, 0, 40000, 7]]).astype(kind)
+    functions = {"Sub": np.subtract, "Add": np.add, "Mul": np.multiply, "BitwiseNot": np.invert}
+    wanted = functions.get(op, np.negative)(x, *constants.values())
+    seen = x.astype(np.int32) if kind is np.uint16 else x
+    (result,) = computed(read_model(written(proto, tmp_path)), {"x": seen})
+    assert np.array_equal(result.astype(np.int64), wanted.astype(np.int64))
+
+
 def test_places_may_be_counted_from_the_end(tmp_path):
     places = {"p": np.array([[-1, 0, -6], [2, -3, 5]])}
     proto = model([node("GatherElements", ["x", "p"], ["y"], axis=1)], {"x": [2, 6]}, ["y"], places)

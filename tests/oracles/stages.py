@@ -80,6 +80,8 @@ def check_stages(model: nn.Module, inputs: list[Tensor], front_end: str, folder:
         if all(tensor.numel() for tensor in inputs):  # kernels of onnxruntime differ on nothing
             with stage("onnxruntime"):
                 assert_close(run(file, inputs), expected)
+            with stage("onnxruntime, twice the batch"):
+                assert_right_for_two_batches(file, model, inputs)
     except Refused as refusal:
         return str(refusal)
     return ""
@@ -120,6 +122,25 @@ def run(file: Any, inputs: list[Tensor]) -> list[Tensor]:
     given = {f"x{place}": tensor.detach().numpy() for place, tensor in enumerate(inputs)}
     found = runtime.run({name: given[name] for name in runtime.inputs})
     return [torch.from_numpy(np.asarray(array)) for array in found.values()]
+
+
+def assert_right_for_two_batches(file: Any, model: nn.Module, inputs: list[Tensor]) -> None:
+    """Compare with torch for two batches in one, where the file says that it takes any."""
+    free = [i.type.tensor_type.shape.dim[:1] for i in file.graph.input]
+    names = {
+        i.name for i, dims in zip(file.graph.input, free, strict=True) if dims and dims[0].dim_param
+    }
+    if not names:
+        return
+    doubled = [
+        torch.cat([tensor, tensor]) if f"x{place}" in names else tensor
+        for place, tensor in enumerate(inputs)
+    ]
+    try:
+        expected = eager(model, doubled)
+    except Exception:
+        return  # the call is for its own sizes
+    assert_close(run(file, doubled), expected)
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:

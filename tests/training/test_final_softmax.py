@@ -9,6 +9,9 @@ from torch import nn
 
 from chop.ir import MaseGraph
 from chop.ir.probabilities import KeepsScores, final_op
+from chop.onnx.onnx_graph import OnnxGraph
+from chop.onnx.runtime import Runtime
+from chop.onnx.runtime_module import RuntimeModule
 from chop.passes import Pipeline, run_pass
 from chop.training.check import check_fit
 from chop.training.evaluate import evaluate
@@ -190,3 +193,15 @@ def test_an_exported_file_still_has_it(package, batch, tmp_path):
     run_pass("export_onnx", graph, {"save_path": str(tmp_path / "net.onnx")})
     file = onnx.load(tmp_path / "net.onnx")
     assert "Softmax" in [node.op_type for node in file.graph.node]
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), nn.Identity()])
+def test_a_file_in_another_runtime_has_the_loss_of_its_network(end, package, batch, tmp_path):
+    onnx, _ = package("onnx"), package("onnxruntime")
+    graph = described([end], batch[0])
+    run_pass("export_onnx", graph, {"save_path": str(tmp_path / "net.onnx")})
+    final = OnnxGraph(onnx.load(tmp_path / "net.onnx").graph).final_op
+    module = RuntimeModule(Runtime(tmp_path / "net.onnx"), final_op=final)
+    scores = [evaluate(m, [batch], mixed=Mixed("32", CPU)) for m in (graph.model, module)]
+    assert scores[1].loss == pytest.approx(scores[0].loss, rel=1e-5)
+    assert scores[1].metrics == scores[0].metrics

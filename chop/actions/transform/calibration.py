@@ -55,6 +55,8 @@ def output_error_of(task: str) -> str:
 
 
 def _asks(step: PassStep) -> bool:
+    if step.name == "quantize_static":
+        return True
     return step.name == "quantize" and asks_for_calibration(step.options)
 
 

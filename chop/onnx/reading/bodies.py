@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chop.onnx.reading.registry import OnnxNode
+from chop.onnx.reading.lowering import FIXES
+from chop.onnx.reading.registry import OnnxNode, operator
 from chop.onnx.reading.tensors import kind_of_type
 from chop.onnx.reading.values import OnnxValue, is_constant
 
-__all__ = ["Body", "body_of", "has_body"]
+__all__ = ["Body", "body_of", "function_operators", "has_body"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,15 @@ def has_body(domain: str, op: str, opset: int) -> bool:
     schema = _schema(domain, op, opset)
     is_function = schema is not None and bool(_versions(schema, opset))
     return is_function or (domain in ("", "ai.onnx") and op == "If")
+
+
+def function_operators() -> list[str]:
+    """Return the operators that are read by the functions by which ONNX defines them."""
+    import onnx.defs
+
+    schemas = [schema for schema in onnx.defs.get_all_schemas() if schema.domain == ""]
+    names = {schema.name for schema in schemas if _versions(schema, schema.since_version)}
+    return sorted(name for name in names if operator("", name) is None and name not in FIXES)
 
 
 def body_of(proto: Any, node: OnnxNode, opset: int) -> Body | None:

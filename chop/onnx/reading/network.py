@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections import Counter
@@ -101,16 +100,14 @@ def network_of(
     _check_operators(proto, owner)
     inputs = _inputs(proto, weights, owner, sizes)
     free, single = _with_free_batch(inputs), _of_batch_one(inputs)
-    try:
-        return _read(proto, weights, owner, free, _fixed_batch(inputs))
-    except UnreadableModel as error:
-        others = [each for each in (inputs, single) if each != free]
-        for each in others:
-            with contextlib.suppress(UnreadableModel):
-                return _read(proto, weights, owner, each, None)
-        if free != inputs:
-            return _read(proto, weights, owner, inputs, None)  # the reason why it cannot be read
-        raise error
+    refusals = []
+    for each in [free, *(each for each in (inputs, single) if each != free)]:
+        batch = _fixed_batch(inputs) if each == free else None
+        try:
+            return _read(proto, weights, owner, each, batch)
+        except UnreadableModel as error:
+            refusals.append(error)
+    raise refusals[free != inputs]  # of the sizes in the file
 
 
 def _check_operators(proto: Any, owner: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import ChainMap, Counter
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Scope:
     """The values that nodes may read by their names; an input that is left out is None."""
 
     owner: str
-    values: dict[str, OnnxValue | None] = field(default_factory=dict)
+    values: MutableMapping[str, OnnxValue | None] = field(default_factory=dict)
     num_read: Counter[str] = field(default_factory=Counter)  # nodes, by owner
 
 
@@ -110,8 +110,9 @@ def _results_of_body(
     reader: Reader, body: Body, node: OnnxNode, scope: Scope
 ) -> list[OnnxValue | None]:
     """Read the nodes that a node stands for, in a scope of their own."""
+    values: MutableMapping[str, OnnxValue | None]
     if body.inputs is None:
-        values = dict(scope.values)
+        values = ChainMap({}, scope.values)
     else:
         given = [*node.inputs, *[None] * (len(body.inputs) - len(node.inputs))]
         values = dict(zip(body.inputs, given, strict=False))

@@ -256,3 +256,85 @@ def test_a_study_of_an_earlier_quickstart_is_not_continued(ch, tmp_path):
     refused = ch("search", "--config", file, "--resume", check=2).stderr.splitlines()[-1]
     assert "belongs to a different search" in refused
     assert refused.endswith("name a new study with --study")
+
+
+AFFINE = {
+    "scales that are not given": "data_in_width = [4, 8]\nweight_width = [4, 8]",
+    "widths in a table of their own": (
+        "[search.search_space.seed.linear.config.affine]\n"
+        "data_in_width = [4, 8]\nweight_width = [4, 8]"
+    ),
+    "an empty table of calibrate": (
+        "data_in_width = [4, 8]\nweight_width = [4, 8]\n[search.search_space.calibrate]"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AFFINE)
+def test_scales_of_affine_that_are_not_given_are_calibrated(here, tmp_path, monkeypatch, case):
+    def stop(*args, **options):
+        raise ValueError("nothing was refused")
+
+    monkeypatch.setattr(parents, "_trained", stop)
+    table = f'[search.search_space.seed.linear.config]\nname = ["affine"]\n{AFFINE[case]}\n\n'
+    pattern = r"(?s)\[search.search_space.seed.linear.config\].*?(?=\[search.strategy)"
+    file = tmp_path / "affine.toml"
+    file.write_text(re.sub(pattern, table, QUICKSTART))
+    _, _, said = here("search", "--config", file, "--project-dir", tmp_path)
+    assert "nothing was refused" in said
+
+
+ATTENTION = '''
+import torch
+from torch import nn
+from chop.models import model
+
+class Rows(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.mix = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, images):
+        rows = images.flatten(1, 2)
+        return self.head(self.mix(rows, rows, rows, need_weights=False)[0].mean(1))
+
+@model("rows", task_type="vision")
+def rows(info):
+    """Attention over the rows of an image."""
+    return Rows(info.num_classes)
+'''
+LEARNED = """
+model = "rows"
+dataset = "digits"
+task = "cls"
+max_epochs = 1
+[search]
+train_parent = true
+[search.search_space]
+name = "graph/learned"
+[search.search_space.passes.learn_bits]
+width = 5
+[search.strategy]
+name = "gradient"
+[search.strategy.gradient]
+steps = 24
+[search.strategy.sw_runner.basic_evaluation]
+num_samples = 64
+[search.strategy.hw_runner.lut]
+[search.strategy.metrics]
+accuracy = {}
+lut = {}
+"""
+
+
+def test_a_front_that_no_runner_can_measure_is_not_trained(here, tmp_path):
+    (tmp_path / "rows.py").write_text(ATTENTION)
+    (tmp_path / "a.toml").write_text(LEARNED)
+    words = ("--config", "a.toml", "--import", "rows.py", "--project-dir", tmp_path / "out")
+    code, _, said = here("search", *words)
+    assert code == 2, said
+    assert (
+        "hw_runner.lut: no design of this search can be measured: node 'mix' is attention" in said
+    )
+    assert not (tmp_path / "out").exists()

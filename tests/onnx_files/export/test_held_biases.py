@@ -120,6 +120,19 @@ def test_a_bias_with_steps_of_its_own_keeps_its_value_in_whole_numbers(size, tra
     assert torch.allclose(graph.to_integers()(x), graph.model(x), atol=1e-6)
 
 
+def test_powers_of_two_that_lie_far_apart_give_the_same_codes(traced, run):
+    """Each channel's bias is on its own grid; one for all would need more than 63 bits."""
+    layer, x = with_small_row(nn.Linear(4, 3), 1e-25, 1e-12), torch.randn(50, 4)
+    config = {"weight_axis": 0, "weight_power_of_two": True, "data_in_power_of_two": True}
+    graph = calibrated(traced, nn.Sequential(layer), x, AFFINE | config)
+    with torch.no_grad():
+        simulated = graph.model(x)
+    assert torch.equal(graph.to_integers()(x), simulated)
+    for optimize in (True, False):
+        (found,) = run(onnx_model(graph, "qdq"), {"input": x}, optimize=optimize)
+        assert torch.equal(found, simulated)
+
+
 def test_scales_that_are_given_stay_unless_a_bias_would_be_clipped():
     scale = [2.0 / (0.03 * 2_147_000_000)] * 3  # as other quantisers leave it: nearly 2^31 codes
     config = KNOWN | {"weight_axis": 0, "weight_scale": scale}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from chop.actions.search.results.files import Results
 from chop.actions.search.run.worker import Worker
@@ -47,9 +48,9 @@ def _loaded(worker: Worker, folder: Path) -> MaseGraph:
     """Return the network of a directory; one without a graph is made of the parent's model."""
     if is_saved_graph(folder):
         return load_graph(folder)
-    network = worker.spec.parent.graph.clone()
-    network.model = load_model(folder, "mz", network.model)  # type: ignore[misc]
-    return network
+    network: Any = worker.spec.parent.graph.clone()  # an `UntracedModel`
+    network.model = load_model(folder, "mz", network.model)
+    return network  # type: ignore[no-any-return]
 
 
 def note_retrained(results: Results, location: StudyLocation) -> None:

@@ -107,7 +107,7 @@ def _designs_in(file: Path) -> list[Config]:
     """Return what a front records of its designs."""
     advice = AGAIN.format(file.parent)
     designs = read_json(file, advice=advice).get("designs")
-    tables = designs if isinstance(designs, list) else [None]
+    tables: list[Any] = designs if isinstance(designs, list) else [None]
     if not all(isinstance(t, dict) and isinstance(t.get("price"), int | float) for t in tables):
         raise ValueError(
             f"{file} is damaged: its designs are not a list of tables with prices; {advice}"

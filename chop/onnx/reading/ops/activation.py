@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.onnx.reading.errors import GIVE_SIZE
 from chop.onnx.reading.grids import Grid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
@@ -193,8 +194,10 @@ def shrink(reader: Reader, node: OnnxNode) -> OnnxValue:
 def hardmax(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read the one-hot code of the largest number."""
     axis = node.axis(-1 if reader.opset >= 13 else 1)
-    if axis != node[0].rank - 1:
-        raise node.wrong("goes over another axis than the last, which cannot be read")
+    if len(set(node[0].sizes[axis])) > 1:
+        raise node.wrong(f"goes over a size that is free; {GIVE_SIZE}")
     places = reader.call(torch.argmax, node[0], axis)
     codes = reader.call(F.one_hot, places, node[0].tensor.shape[axis])
+    if axis != node[0].rank - 1:
+        codes = reader.call(torch.movedim, codes, -1, axis)
     return reader.method("to", codes, node[0].dtype)  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator as python
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.onnx.reading.ops.shape import in_type
+from chop.onnx.reading.ops.shape import in_kind, in_type
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_call, rounded_layer
+from chop.onnx.reading.tensors import TYPES
 from chop.onnx.reading.values import OnnxValue, is_constant
 from chop.onnx.reading.weighted import fold_bias
 
@@ -23,18 +25,20 @@ ONE: dict[str, Callable[..., Any]] = {
     "Asinh": torch.asinh, "Acosh": torch.acosh, "Atanh": torch.atanh, "Floor": torch.floor,
     "Ceil": torch.ceil, "Round": torch.round, "Sign": torch.sign,
     "Reciprocal": torch.reciprocal, "Not": torch.logical_not, "IsNaN": torch.isnan,
+    "BitwiseNot": torch.bitwise_not,
 }  # fmt: skip
 TWO: dict[str, Callable[..., Any]] = {
     "Sub": torch.sub, "Pow": torch.pow, "Equal": torch.eq, "Greater": torch.gt, "Less": torch.lt,
     "GreaterOrEqual": torch.ge, "LessOrEqual": torch.le, "And": torch.logical_and,
-    "Or": torch.logical_or, "Xor": torch.logical_xor,
+    "Or": torch.logical_or, "Xor": torch.logical_xor, "BitwiseAnd": torch.bitwise_and,
+    "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor,
 }  # fmt: skip
 
 
 @reads(*ONE)
 def of_one(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a function of one number."""
-    return reader.call(ONE[node.op], node[0])  # type: ignore[no-any-return]
+    return wrapped(reader, node, reader.call(ONE[node.op], node[0]))
 
 
 @reads(*TWO)
@@ -44,7 +48,16 @@ def of_two(reader: Reader, node: OnnxNode) -> OnnxValue:
     is_logical = function in (torch.logical_and, torch.logical_or, torch.logical_xor)
     second = node[1] if is_logical or node[0].is_known else plain(node[1])
     result: OnnxValue = reader.call(function, node[0], second)
-    return in_type(reader, result, node[0].dtype) if node.op in ("Pow", "Sub") else result
+    result = in_type(reader, result, node[0].dtype) if node.op in ("Pow", "Sub") else result
+    return wrapped(reader, node, result)
+
+
+def wrapped(reader: Reader, node: OnnxNode, result: OnnxValue) -> OnnxValue:
+    """Return whole numbers of the type in the file, where torch computes in a wider one."""
+    kind = node[0].kind
+    is_whole = kind in TYPES and result.dtype == node[0].dtype == TYPES[kind][0]
+    is_narrow = is_whole and not result.dtype.is_floating_point and result.dtype != torch.bool
+    return in_kind(reader, result, kind) if is_narrow else result
 
 
 def plain(value: OnnxValue) -> Any:
@@ -78,8 +91,9 @@ def _binary(reader: Reader, node: OnnxNode, function: Callable[..., Any]) -> Onn
     if first.is_known and not second.is_known:
         first, second = second, first
     if second.is_known and not first.is_known:
-        return reader.call(function, reader.settled(first), plain(second))  # type: ignore[no-any-return]
-    return rounded_call(reader, function, first, second)
+        result = reader.call(function, reader.settled(first), plain(second))
+        return wrapped(reader, node, result)
+    return wrapped(reader, node, rounded_call(reader, function, first, second))
 
 
 @reads("Div")
@@ -152,10 +166,14 @@ def _softplus(reader: Reader, node: OnnxNode) -> OnnxValue | None:
 
 @reads("IsInf")
 def is_inf(reader: Reader, node: OnnxNode) -> OnnxValue:
-    """Read whether a number is infinite, of either sign."""
-    if not (node.attribute("detect_negative", 1) and node.attribute("detect_positive", 1)):
-        raise node.wrong("looks for infinities of one sign, which cannot be read")
-    return reader.call(torch.isinf, node[0])  # type: ignore[no-any-return]
+    """Read whether a number is infinite, of either sign or of one."""
+    signs = [bool(node.attribute(f"detect_{sign}", 1)) for sign in ("negative", "positive")]
+    if all(signs):
+        return reader.call(torch.isinf, node[0])  # type: ignore[no-any-return]
+    compared, limit = (torch.le, -math.inf) if signs[0] else (torch.ge, math.inf)
+    if not any(signs):
+        raise node.wrong("looks for infinities of no sign; leave it out")
+    return reader.call(compared, node[0], limit)  # type: ignore[no-any-return]
 
 
 @reads("Identity", takes_grids=True)
@@ -164,13 +182,21 @@ def identity(reader: Reader, node: OnnxNode) -> OnnxValue:
     return node[0]
 
 
-@reads("CumSum")
-def cumsum(reader: Reader, node: OnnxNode) -> OnnxValue:
-    """Read a running sum."""
-    if node.attribute("exclusive", 0) or node.attribute("reverse", 0):
-        raise node.wrong("is exclusive or reversed, which cannot be read")
+@reads("CumSum", "CumProd")
+def running(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a running sum or product, also from the end, and without the number itself."""
     axis = node.axis(axis=(node.numbers(1, "axis") or [0])[0])
-    return in_type(reader, reader.call(torch.cumsum, node[0], axis), node[0].dtype)
+    function, start = (torch.cumsum, 0) if node.op == "CumSum" else (torch.cumprod, 1)
+    is_reversed, x = bool(node.attribute("reverse", 0)), node[0]
+    x = reader.call(torch.flip, x, (axis,)) if is_reversed else x
+    result = in_type(reader, reader.call(function, x, axis), x.dtype)
+    if node.attribute("exclusive", 0):
+        # one place further: the first number is the start, and the last sum is left out
+        places = (*(slice(None),) * axis, slice(None, -1))
+        first = reader.call(python.getitem, x, (*places[:-1], slice(None, 1)))
+        first = reader.call(torch.full_like, first, start)
+        result = reader.call(torch.cat, [first, reader.call(python.getitem, result, places)], axis)
+    return reader.call(torch.flip, result, (axis,)) if is_reversed else result
 
 
 @reads("BitShift")
@@ -180,4 +206,4 @@ def bit_shift(reader: Reader, node: OnnxNode) -> OnnxValue:
     way = node.attribute("direction", "")
     if way not in ways:
         raise node.wrong(f"has the direction {way!r:.20}; it must be LEFT or RIGHT")
-    return reader.call(ways[way], node[0], node[1])  # type: ignore[no-any-return]
+    return wrapped(reader, node, reader.call(ways[way], node[0], node[1]))

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.onnx.reading.errors import GIVE_SIZE
@@ -121,6 +122,16 @@ def group_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
         raise node.wrong(f"needs weights of {channels} numbers; export the network again")
     layer = nn.GroupNorm(groups, channels, node.attribute("epsilon", 1e-5), device="meta")
     return reader.layer(layer, node[0], weights=tensors)  # type: ignore[no-any-return]
+
+
+@reads("LpNormalization")
+def lp_norm(reader: Reader, node: OnnxNode) -> OnnxValue:
+    """Read a division by the norm along an axis."""
+    power, axis = node.attribute("p", 2), node.axis()
+    if power not in (1, 2):
+        raise node.wrong(f"has a norm of order {power}; only 1 and 2 are defined")
+    tiny = torch.finfo(node[0].dtype).tiny
+    return reader.call(F.normalize, node[0], float(power), axis, tiny)  # type: ignore[no-any-return]
 
 
 @reads("LRN")

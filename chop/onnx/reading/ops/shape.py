@@ -254,7 +254,7 @@ def in_kind(reader: Reader, x: OnnxValue, kind: str) -> OnnxValue:
     dtype, bits = TYPES[kind]
     width = dtype.itemsize * 8
     is_wrapped = not dtype.is_floating_point and dtype != torch.bool and bits < width
-    if not is_wrapped:
+    if not is_wrapped or x.kind == kind:
         return replace(in_type(reader, x, dtype), kind=kind)
     wide = in_type(reader, x, torch.int64)
     low = -(2 ** (bits - 1)) if kind.startswith("INT") else 0

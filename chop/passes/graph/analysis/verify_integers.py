@@ -89,7 +89,7 @@ def verify_integers_analysis_pass(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SimulationComparison:
     """The checks of all layers, and those of the outputs.
 
     `whole` compares the outputs with the simulation in float64 if float32 is not exact, and
@@ -113,7 +113,7 @@ class Comparison:
 
 def compare_simulation(
     graph: MaseGraph, integers: IntegerGraph, vectors: Iterable[list[Any]]
-) -> Comparison:
+) -> SimulationComparison:
     """Compare all layers and the outputs on batches of inputs."""
     layers = _checks(graph, integers)
     doubled = in_double(graph)
@@ -128,7 +128,7 @@ def compare_simulation(
         if not exact:
             found = OutputRunner(doubled, integers, codes).run_unchanged(_wide(inputs))
             compare_outputs(graph, integers, codes, found, whole)
-    return Comparison(layers, whole, single)
+    return SimulationComparison(layers, whole, single)
 
 
 def _checks(graph: MaseGraph, integers: IntegerGraph) -> dict[str, LayerCheck]:
@@ -324,7 +324,7 @@ def _table(layers: Iterable[LayerCheck]) -> str:
     return tabulate([layer.row for layer in layers], headers="keys", disable_numparse=True)
 
 
-def _info(integers: IntegerGraph, compared: Comparison) -> dict[str, Any]:
+def _info(integers: IntegerGraph, compared: SimulationComparison) -> dict[str, Any]:
     layers, whole = compared.layers, compared.whole
     rows = {
         name: {

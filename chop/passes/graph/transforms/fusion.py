@@ -56,10 +56,10 @@ def fold_following_norms(
     skipped: dict[str, str] = {}
     read = sync.read_modules(graph)
     for layer, nodes in calls:
-        pairs = list(_pairs(graph, layer, nodes))
+        pairs = list(followed_by_norms(graph, layer, nodes))
         if not pairs:
             continue
-        reason = _why_not(graph, layer, nodes, pairs, read)
+        reason = why_not_fused(graph, layer, nodes, pairs, read)
         new = None if reason else _fused(layer, norm_of(graph, pairs[0][1]))
         if new is None:
             skipped[nodes[0].name] = warn_of_skipped(nodes[0], reason)
@@ -130,7 +130,7 @@ def is_norm(graph: MaseGraph, node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is F.batch_norm
 
 
-def _pairs(
+def followed_by_norms(
     graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node]
 ) -> Iterator[tuple[fx.Node, fx.Node]]:
     """Yield the calls of a layer that a batch norm follows, each with its norm's node."""
@@ -139,7 +139,7 @@ def _pairs(
     yield from ((node, user) for node in nodes for user in node.users if is_norm(graph, user))
 
 
-def _why_not(
+def why_not_fused(
     graph: MaseGraph, layer: nn.Module, nodes: list[fx.Node], pairs: Pairs, read: set[nn.Module]
 ) -> str | None:
     """Why a layer and the norms after it cannot be fused, or None if they can."""

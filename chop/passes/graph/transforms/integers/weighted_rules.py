@@ -16,7 +16,11 @@ from chop.numerics.affine import Affine
 from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.values import Constant, Known, Value
-from chop.passes.graph.transforms.integers.weights import check_finite, dyadic, weight_codes
+from chop.passes.graph.transforms.integers.weights import (
+    check_finite,
+    lowest_bits,
+    weight_codes,
+)
 
 MULTIPLIER_BITS = 24
 FINER_BITS = 16  # of a sum with a bias that has other steps than the products
@@ -174,13 +178,14 @@ def _bias_codes(bias: Tensor | None, product: Scale) -> tuple[int, Tensor | None
     check_finite(bias, "bias")
     if not product.power_of_two:
         return _near_codes(bias.detach().double().cpu() / product.value.flatten())
-    codes, exponent = dyadic(bias)
-    shift = max(0, int((product.exponent - exponent).max())) if bool(codes.any()) else 0
-    left = exponent - (product.exponent - shift)
-    bits = int(codes.abs().max()).bit_length()
-    if bits + int(left.max()) > 62 or shift > 62:
-        raise ValueError(far_bias(bits + max(shift, int(left.max()))))
-    return shift, codes << left.clamp(min=0)
+    values, exponent = bias.detach().double().cpu(), product.exponent.flatten()
+    finer = (exponent - lowest_bits(values))[values != 0]
+    shift = max(0, int(finer.max())) if len(finer) else 0
+    mantissa, above = torch.frexp(values)
+    bits = int((above - exponent)[mantissa != 0].max()) + shift if len(finer) else 0
+    if max(bits, shift) > 62:
+        raise ValueError(far_bias(1 + max(bits, shift)))
+    return shift, torch.ldexp(values, shift - exponent).long()
 
 
 def _near_codes(steps: Tensor) -> tuple[int, Tensor]:

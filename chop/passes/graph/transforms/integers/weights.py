@@ -109,13 +109,18 @@ def dyadic(values: Tensor) -> tuple[Tensor, int]:
     used = values[values != 0]
     if not len(used):
         return torch.zeros_like(values, dtype=torch.int64), 0
-    mantissa, exponent = torch.frexp(used)
-    whole = (mantissa * 2.0**SIGNIFICAND).long()
-    zeros = torch.log2((whole & -whole).double()).long()
-    least = int((exponent - SIGNIFICAND + zeros).min())
+    _, exponent = torch.frexp(used)
+    least = int(lowest_bits(used).min())
     if int(exponent.max()) - least > 62:
         raise ValueError(
             f"has constants that need {int(exponent.max()) - least} bits on one grid; use a format "
             f"with a smaller range"
         )
     return torch.ldexp(values, torch.tensor(-least)).long(), least
+
+
+def lowest_bits(values: Tensor) -> Tensor:
+    """Return the exponent of the lowest bit of each number in float64 that is not zero."""
+    mantissa, exponent = torch.frexp(values)
+    whole = (mantissa * 2.0**SIGNIFICAND).long()
+    return exponent - SIGNIFICAND + torch.log2((whole & -whole).double()).long()

@@ -119,7 +119,7 @@ def _site(graph: MaseGraph, value: Any, plan: Plan) -> Site | None:
 def _is_called_once(graph: MaseGraph, node: fx.Node) -> bool:
     if node.op != "call_module":
         return True
-    return sum(n.op == "call_module" and n.target == node.target for n in graph.nodes) == 1
+    return len([n for n in graph.nodes if (n.op, n.target) == (node.op, node.target)]) == 1
 
 
 def _rounding(site: Site, activation: Config) -> Config:

@@ -39,6 +39,7 @@ from chop.passes.graph.transforms.repair.channels import (
     output_axis,
     require_float,
 )
+from chop.passes.graph.transforms.repair.fold_batch_norm import why_it_stays
 from chop.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -188,7 +189,9 @@ def _why_not_between(graph: MaseGraph, node: fx.Node) -> str | None:
     """Why a node may not stand between the layers of a pair."""
     op = mase(node).common.mase_op
     if is_norm(graph, node):
-        return f"the batch norm {node.name!r} comes after it; run fold_batch_norm first"
+        reason = why_it_stays(graph, node)
+        advice = "run fold_batch_norm first" if reason is None else f"it cannot be folded: {reason}"
+        return f"the batch norm {node.name!r} comes after it; {advice}"
     if has_trait(op, "weighted_sum"):
         return f"{node.name!r} comes after it: it is a function, not a layer"
     if not has_trait(op, "homogeneous") and not has_trait(op, "reshape"):

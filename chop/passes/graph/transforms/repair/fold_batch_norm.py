@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -19,12 +20,14 @@ from chop.passes.graph.transforms.fusion import (
     LAYERS,
     drop_unread,
     fold_following_norms,
+    followed_by_norms,
     is_norm,
     kind_of,
     norm_of,
     scale_and_shift,
     scaled,
     warn_of_skipped,
+    why_not_fused,
     why_not_one_layer,
     with_parameters,
 )
@@ -40,6 +43,8 @@ from chop.passes.graph.transforms.repair.channels import (
 )
 from chop.progress import progress_bar
 
+logger = logging.getLogger(__name__)
+NO_LAYER = "no linear layer or convolution stands directly before or after it"
 Calls = Iterable[tuple[nn.Module, list[fx.Node]]]
 
 
@@ -53,7 +58,8 @@ def fold_batch_norm_transform_pass(
     directly or with dropout, identity or flatten in between, or "both", of which the layer before
     the norm comes first. Afterwards the layer alone computes what both computed in eval mode, up to
     the rounding of its dtype. A norm that cannot be folded stays, with a warning that gives the
-    reason, such as zero padding, which the shift of a norm before the layer does not reach.
+    reason, such as zero padding, which the shift of a norm before the layer does not reach; one
+    without a layer beside it, as between two activations, is listed in `skipped`.
     """
     folded: list[str] = []
     skipped: dict[str, str] = {}
@@ -64,7 +70,33 @@ def fold_batch_norm_transform_pass(
         left = {node.name for node in graph.nodes if any(is_norm(graph, u) for u in node.users)}
         skipped = {name: reason for name, reason in skipped.items() if name in left} | others
         folded += names
+    if side == "both":
+        alone = [node for node in graph.nodes if is_norm(graph, node) and not _reasons(graph, node)]
+        for node in alone:
+            skipped[node.name] = NO_LAYER
+            logger.info("The batch norm %r stays: %s", node.name, NO_LAYER)
     return {"folded": folded, "skipped": skipped}
+
+
+def why_it_stays(graph: MaseGraph, norm: fx.Node) -> str | None:
+    """Why a batch norm cannot be folded into a layer beside it, or None if it can."""
+    reasons = _reasons(graph, norm)
+    return None if None in reasons else next(iter(reasons), NO_LAYER)
+
+
+def _reasons(graph: MaseGraph, norm: fx.Node) -> list[str | None]:
+    """Why the layers before and after a batch norm cannot take it in; None for one that can."""
+    read, reasons = sync.read_modules(graph), []
+    for layer, nodes in sync.calls(graph).items():
+        if not isinstance(layer, LAYERS):
+            continue
+        pairs = list(followed_by_norms(graph, layer, nodes))
+        if any(follows is norm for _, follows in pairs):
+            reasons.append(why_not_fused(graph, layer, nodes, pairs, read))
+        found = _preceding(graph, nodes[0])
+        if found is not None and found.norm is norm:
+            reasons.append(_why_not(graph, layer, nodes, found, read))
+    return reasons
 
 
 def _with_progress(graph: MaseGraph, side: str) -> Calls:

@@ -23,6 +23,7 @@ from chop.passes import (
     quantize_transform_pass,
     verify_metadata_analysis_pass,
 )
+from chop.passes.graph.transforms.repair.fold_batch_norm import NO_LAYER
 
 INTEGER = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 INTEGER |= {"weight_width": 8, "weight_frac_width": 4}
@@ -253,6 +254,10 @@ def not_a_number():
         (
             lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
             "the batch norm '_1' comes after it; run fold_batch_norm first",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.ReLU()),
+            f"the batch norm '_2' comes after it; it cannot be folded: {NO_LAYER}",
         ),
         (
             lambda: nn.Sequential(nn.Linear(4, 4), OwnReLU(), nn.Linear(4, 3)),

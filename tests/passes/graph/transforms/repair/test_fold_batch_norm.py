@@ -190,8 +190,9 @@ def test_a_batch_norm_as_a_function_is_folded_too():
 )
 def test_networks_compute_the_same_without_their_norms(name, dataset, shape, folded):
     model = get_model(name, task="cls", dataset_info=get_dataset_info(dataset))
-    graph = assert_folded_alike(model, torch.randn(shape), folded)
-    assert len(norms(graph)) == (1 if name == "jsc-toy" else 0)  # the one before a relu
+    left = 1 if name == "jsc-toy" else 0  # the one before a relu
+    graph = assert_folded_alike(model, torch.randn(shape), folded, skipped=left)
+    assert len(norms(graph)) == left
 
 
 class Twice(nn.Module):
@@ -251,7 +252,7 @@ def test_a_norm_that_cannot_be_folded_stays_with_a_warning(build, shape, reason,
 
 def test_a_norm_before_a_relu_is_no_norm_before_a_layer():
     model, x = nn.Sequential(nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(3, 4)
-    assert_folded_alike(model, x, folded=0)
+    assert_folded_alike(model, x, folded=0, skipped=1)
 
 
 def test_quantized_layers_are_left():
@@ -313,3 +314,24 @@ def test_any_row_of_layers_computes_the_same(names, side):
     torch.testing.assert_close(graph.model(x), model(x), rtol=1e-9, atol=1e-9)
     assert len(norms(graph)) + len(info["folded"]) == sum(name == "norm" for name, _ in names)
     assert verify_metadata_analysis_pass(graph)[1] == {}
+
+
+@pytest.mark.parametrize("after", [[nn.ReLU(), nn.Conv2d(4, 2, 3)], [nn.MaxPool2d(2)], []])
+def test_a_norm_without_a_layer_beside_it_stays_with_the_reason(after, caplog):
+    caplog.set_level(logging.INFO)
+    model = lived_in(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), *after))
+    graph = prepared(model, torch.randn(2, 3, 8, 8))
+    _, info = fold_batch_norm_transform_pass(graph)
+    reason = "no linear layer or convolution stands directly before or after it"
+    assert info == {"folded": [], "skipped": {"_2": reason}}
+    assert f"The batch norm '_2' stays: {reason}" in caplog.text
+
+
+def test_a_norm_behind_an_activation_is_folded_into_the_next_layer():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3)]
+    model, x = lived_in(nn.Sequential(*layers)), torch.randn(2, 3, 8, 8)
+    graph = prepared(model, x)
+    _, info = fold_batch_norm_transform_pass(graph)
+    assert info == {"folded": ["_2"], "skipped": {}}
+    assert torch.allclose(graph.model(x), model(x), atol=1e-5)

@@ -55,8 +55,24 @@ def input_step(fmt: NumberFormat | None, scale: Tensor | None) -> Tensor | None:
         return torch.tensor(2.0**-fmt.frac_width)
     if not isinstance(fmt, Affine) or scale is None:
         return None
-    used = positive(scale.detach(), fmt.power_of_two)
+    used = scale.detach()
+    if fmt.learn or fmt.power_of_two:
+        used = positive(used, fmt.power_of_two)
     return used.amin() if used.ndim else used
+
+
+def surely_holds(scale: Tensor, bias: Tensor, own: Tensor) -> bool:
+    """Return whether no scale has to be raised, where a look at the numbers is quick.
+
+    `own` is the scale of the input.
+    """
+    if not (scale.is_cpu and bias.is_cpu and own.is_cpu and own.ndim == 0):
+        return False
+    if not (is_plain(scale) and is_plain(bias) and is_plain(own)):
+        return False
+    (least, _), (low, high) = torch.aminmax(scale.detach()), torch.aminmax(bias.detach())
+    product = max(0.0, float(least)) * float(own)
+    return product >= LEAST_SCALE and max(float(high), -float(low)) <= LEAST_ROOM * product
 
 
 def holding(
@@ -69,10 +85,6 @@ def holding(
     floor = LEAST_SCALE if is_product else 0.0
     used = positive(scale.detach(), weight.power_of_two)
     needed = bias.detach().abs().double()
-    if is_plain(scale) and is_plain(bias) and scale.is_cpu and bias.is_cpu and step.is_cpu:
-        least = float(used.amin()) * float(step)
-        if not (float(needed.amax()) > room.most * least or least < floor):
-            return scale
     step = step.to(scale.device).double()
     needed = _by_scale(needed.to(scale.device), scale, weight)
     needed = torch.nan_to_num(needed, nan=0.0, posinf=0.0)  # of a training that diverges

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from chop.numerics import NumberFormat
 from chop.numerics.affine import BIAS_WIDTH, CALIBRATED, Affine, no_scale
-from chop.numerics.affine_rounding import ScaledAffine
+from chop.numerics.affine_rounding import ScaledAffine, versions_of
 from chop.numerics.scratch import is_plain
 from chop.passes.graph.transforms.quantize.calibrated import (
     ACTIVATIONS,
@@ -31,9 +33,31 @@ from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
     Room,
     holding,
     input_step,
+    surely_holds,
 )
 
 KINDS = ("scale", "zero_point")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Held:
+    """The scale of a weight that holds the bias, and what it follows from."""
+
+    sources: tuple[Tensor, ...]
+    versions: tuple[int, ...] | None
+    made: bool
+    scale: Tensor
+
+    def is_for(
+        self, sources: tuple[Tensor, ...], versions: tuple[int, ...] | None, made: bool
+    ) -> bool:
+        """Return whether nothing has changed; a raised scale has no gradient to hand on."""
+        same = self.versions == versions and self.made == made
+        usable = self.scale is self.sources[0] or not torch.is_grad_enabled()
+        return same and usable and all(map(operator.is_, self.sources, sources))
+
+
+_HELD: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
 
 
 class HasScales(HasFormatTensors):
@@ -87,14 +111,30 @@ class HasScales(HasFormatTensors):
         One that somebody gave, and was not `made` here, is raised for a bias that is clipped only.
         """
         bias, own = self._held_bias(), self.format_tensor("data_in_scale")
-        step = None if bias is None else input_step(self.formats.get("data_in"), own)
-        if bias is None or step is None:
+        if bias is None:
             return scale, (scale,)
+        sources = (scale, bias) if own is None else (scale, bias, own)
+        if own is not None and surely_holds(scale, bias, own):
+            return scale, sources
+        # on a CPU, looking is as quick, and sees changes of `.data` too
+        versions = None if scale.is_cpu else versions_of(sources)
+        known = None if versions is None else _HELD.get(self)
+        if known is not None and known.is_for(sources, versions, made):
+            return known.scale, sources
+        found = self._scale_with_room(fmt, scale, bias, made)
+        reused = versions is not None and (found is scale or not torch.is_grad_enabled())
+        if reused and isinstance(self.formats.get("data_in"), Affine):
+            _HELD[self] = _Held(sources, versions, made, found)
+        return found, sources
+
+    def _scale_with_room(self, fmt: Affine, scale: Tensor, bias: Tensor, made: bool) -> Tensor:
+        step = input_step(self.formats.get("data_in"), self.format_tensor("data_in_scale"))
+        if step is None:
+            return scale
         summed = self.formats["bias"]
         is_product = isinstance(summed, Affine) and self.is_product("bias", summed)
         room = Room.of(self, self.formats, bias, is_product, made)
-        sources = (scale, bias) if own is None else (scale, bias, own)
-        return holding(scale, bias, step, fmt, room, is_product), sources
+        return holding(scale, bias, step, fmt, room, is_product)
 
     def raise_scale_for_bias(self, *, made: bool) -> int:
         """Keep the weight's scale as the bias needs it; returns how many scales were raised."""
