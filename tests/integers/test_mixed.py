@@ -155,7 +155,7 @@ def test_a_streaming_circuit_is_refused_in_one_sentence():
 
 
 def test_tables_have_one_format_for_all_elements():
-    with pytest.raises(PassArgsError, match="'last' rounds the result of sigmoid, which one table"):
+    with pytest.raises(PassArgsError, match="node 'last' rounds the result of sigmoid to bits"):
         integer_graph(frozen(act=nn.Sigmoid()))
     graph = frozen(act=nn.LeakyReLU(0.5))
     x = torch.randn(64, 2, 3) * 3

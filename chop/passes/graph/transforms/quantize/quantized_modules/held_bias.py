@@ -71,7 +71,7 @@ def surely_holds(scale: Tensor, bias: Tensor, own: Tensor) -> bool:
     if not (is_plain(scale) and is_plain(bias) and is_plain(own)):
         return False
     (least, _), (low, high) = torch.aminmax(scale.detach()), torch.aminmax(bias.detach())
-    product = max(0.0, float(least)) * float(own)
+    product = max(0.0, float(least.detach())) * float(own.detach())
     return product >= LEAST_SCALE and max(float(high), -float(low)) <= LEAST_ROOM * product
 
 
