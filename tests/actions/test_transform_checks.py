@@ -121,7 +121,10 @@ BAD = {
     ],
     "fold_batch_norm": [({"side": "left"}, "side")],
     "equalize": [({"iterations": 0}, "iterations"), ({"tolerance": 0.0}, "tolerance")],
-    "quantize_static": [({"weight_width": 1}, "weight_width"), ({"data_in_width": 17}, "data_in_width")],
+    "quantize_static": [
+        ({"weight_width": 1}, "weight_width"),
+        ({"data_in_width": 17}, "data_in_width"),
+    ],
     "smooth": [*REPAIR, ({"alpha": 1.1}, "alpha"), ({"alpha": -0.1}, "alpha")],
     "correct_bias": REPAIR,
     "gptq": [
