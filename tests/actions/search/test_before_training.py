@@ -133,8 +133,11 @@ SEARCHES = ("quickstart", "jsc_sim_joint_search", "jsc_sim_rungs_search", "jsc_t
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_designs_of_every_example_are_networks_of_whole_numbers(
-    here, tmp_path, monkeypatch, name
+    here, tmp_path, monkeypatch, package, name
 ):
+    if name == "jsc_to_fpga":
+        package("alkaid")
+
     def stop(*args, **options):
         raise ValueError("so far without a warning")
 
@@ -161,7 +164,9 @@ def test_designs_that_stay_in_float_at_the_input_are_warned_of(here, tmp_path, m
 
 
 @pytest.mark.parametrize("table", ["lut", "emit"])
-def test_a_circuit_that_no_design_has_costs_no_training(here, tmp_path, table):
+def test_a_circuit_that_no_design_has_costs_no_training(here, tmp_path, package, table):
+    if table == "emit":
+        package("alkaid")
     text = FLOAT_INPUT + ("[search.emit]\nsimulate = false\n" if table == "emit" else "")
     if table == "lut":
         text = text.replace("hw_runner.bitops", "hw_runner.lut")
