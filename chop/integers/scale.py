@@ -96,7 +96,7 @@ class Scale:
         """Return one scale per entry of the first dimension, or None if there are more."""
         if self.uniform:
             return self
-        rows = [part.expand(tuple(shape)).flatten(1) for part in self.parts]
+        rows = [part.expand(tuple(shape)).reshape(shape[0], -1) for part in self.parts]
         if not all(bool((part == part[:, :1]).all()) for part in rows):
             return None
         return Scale(*(part[:, 0].reshape(-1, *[1] * (len(shape) - 1)) for part in rows))

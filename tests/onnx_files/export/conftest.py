@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.ir import MaseGraph
+from chop.onnx.runtime import saturates_products
 from chop.passes import Pipeline
 
 Inputs = dict[str, Tensor]
@@ -24,7 +25,8 @@ def session_of(model: Any, *, optimize: bool, threads: int = 1) -> Any:
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    if saturates_products():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

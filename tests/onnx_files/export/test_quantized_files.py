@@ -419,3 +419,26 @@ def test_an_op_without_integer_nodes_is_refused(traced, monkeypatch):
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
     with pytest.raises(ExportError, match="the format `integer` cannot be written: "):
         onnx_model(graph, "integer")
+
+
+def test_padded_values_with_scales_by_channel_that_moved_are_not_rounded_again(traced, run):
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(6, 4)
+
+        def forward(self, x):
+            turned = self.a(x).transpose(1, 2)
+            return self.b(nn.functional.pad(turned, (0, 0, 1, 1)).transpose(1, 2))
+
+    x = {"x": 2 * torch.randn(16, 4, 4)}
+    plain = {"name": "affine", "data_in_width": 8, "data_in_scale": 0.03125, "weight_width": 8}
+    by_channel = {"data_out_width": 8, "data_out_axis": 2}
+    by_channel["data_out_scale"] = [2**-4, 2**-5, 2**-6, 2**-5]
+    configs = {"a": {"config": plain | by_channel}, "b": {"config": plain}}
+    graph = traced(Padded(), x, ("quantize", {"by": "name", **configs}))
+    with torch.no_grad():
+        wanted = graph.model(**x)
+    for optimize in (True, False):
+        (found,) = run(onnx_model(graph, "qdq"), x, optimize=optimize)
+        torch.testing.assert_close(found, wanted)

@@ -219,7 +219,11 @@ class FloatReader(FloatOperands):
         formats = formats_of_node(node, layer)
         rounds = self.known.op(node) == "relu" and is_non_negative(formats.get("data_in"))
         fmt = formats.get("data_in" if rounds else "data_out")
-        return name if fmt is None else self.nodes.activation(call, name, fmt, facts)
+        if not isinstance(fmt, Integer | Affine) or (
+            isinstance(fmt, Affine) and fmt.axis is not None
+        ):
+            return name  # the axis of the channels may have moved
+        return self.nodes.activation(call, name, fmt, facts)
 
     def _readers(self, node: fx.Node) -> list[NumberFormat | None]:
         """Return the formats to which all that read a value round it; None: not rounded."""

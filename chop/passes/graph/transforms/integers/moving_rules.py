@@ -59,14 +59,28 @@ def permute(call: NodeCall, to: Converter) -> Value:
 def pick(call: NodeCall, to: Converter) -> Value:
     """Return some of the codes of each sample: `x[:, 0]`, `x[..., ::2]`, `x.flip(1)`."""
     shape = shape_of(call.source)
-    places = torch.arange(2 * math.prod(shape[1:]), dtype=torch.float64).view(2, *shape[1:])
-    try:
-        first, second = call.evaluate(places)  # of two samples
-    except (RuntimeError, ValueError, TypeError, IndexError):
-        raise call.refusal("picks samples of the batch; keep all of them") from None
-    if not torch.equal(second, first + math.prod(shape[1:])) or first.shape != call.shape():
-        raise call.refusal("picks from several samples of the batch; keep them apart")
-    return move(call, to, PickCodes(first.long()))
+    if _touches_batch(call, len(shape)):
+        raise call.refusal("picks samples of the batch; keep all of them")
+    places = torch.arange(math.prod(shape[1:]), dtype=torch.float64).view(1, *shape[1:])
+    (picked,) = call.evaluate(places)
+    return move(call, to, PickCodes(picked.long()))
+
+
+def _touches_batch(call: NodeCall, rank: int) -> bool:
+    """Return whether an op that picks codes names the dimension of the batch, or may move it."""
+    if call.op == "getitem":
+        given = call.node.args[1]
+        places = given if isinstance(given, tuple) else (given,)
+        if places[0] is ...:
+            return len([place for place in places[1:] if place is not None]) >= rank
+        return places[0] != slice(None)
+    if call.op in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"):
+        return False
+    named = call.setting("dims", call.setting("dim", None))
+    if named is None and call.op == "flip":
+        named = call.node.args[1:]  # as in x.flip(1, 2)
+    dims = [named] if isinstance(named, int) else list(named or ())
+    return not dims or any(dim % rank == 0 for dim in dims)
 
 
 def pad(call: NodeCall, to: Converter) -> Value:
@@ -197,7 +211,8 @@ def mean(call: NodeCall, to: Converter) -> Value:
     reduced = sorted(d % len(shape) for d in dims)
     if 0 in reduced or not reduced or call.setting("dim", None) is None:
         raise call.refusal("reduces the batch as well; name the other dimensions")
-    source = to.by_channel(to.known(call.source, call), call)
+    known = to.known(call.source, call)
+    source = to.uniform(known, call) if 1 in reduced else to.by_channel(known, call)
     kept = [d for d in range(1, len(shape)) if d not in reduced]
     count = math.prod(shape[d] for d in reduced)
     rest = math.prod(shape[d] for d in kept)
@@ -224,7 +239,7 @@ RESHAPES = ("flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze", "
 RULES: dict[str, Rule] = {
     **dict.fromkeys((*RESHAPES, "reshape_as", "ravel"), reshape),
     **dict.fromkeys(("transpose", "swapdims", "swapaxes", "permute", "movedim", "t"), permute),
-    **dict.fromkeys(("getitem", "narrow", "select", "index_select", "flip", "roll"), pick),
+    **dict.fromkeys(("getitem", "narrow", "select", "flip", "roll"), pick),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), pick),
     "pad": pad,
     **{f"{how}max_pool{d}d": max_pool for how in ("", "adaptive_") for d in (1, 2, 3)},

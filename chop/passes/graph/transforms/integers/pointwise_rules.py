@@ -206,7 +206,7 @@ def _bounds(call: NodeCall) -> Ends:
     found = [call.setting(name, default) for name, default in zip(names, usual, strict=True)]
     if not all(end is None or isinstance(end, int | float) for end in found):
         raise call.refusal("clamps between tensors; use numbers")
-    low, high = (None if end is None else simple_fraction(end) for end in found)
+    low, high = (None if end is None or math.isinf(end) else simple_fraction(end) for end in found)
     if low is not None and high is not None and low > high:
         raise call.refusal(f"clamps between {found[0]} and {found[1]}; swap them")
     return low, high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ from chop.passes.graph.transforms.quantize.quantize import (
     why_not_quantized,
 )
 from chop.passes.graph.transforms.quantize.scales_from_values import affine_keys
+
+logger = logging.getLogger(__name__)
 
 Width = Annotated[int, Interval(ge=2, le=16)]
 Config = dict[str, Any]
@@ -49,6 +52,7 @@ def quantize_static_transform_pass(
         config = _config(node, activation, weight_width)
         if config is not None and why_not_quantized(node) is None:
             plan[node] = config
+    _warn_of_functions(graph)
     _share_scales(graph, plan, activation)
     return apply_plan(graph, plan, *resolved(graph, plan))
 
@@ -58,10 +62,22 @@ def _config(node: fx.Node, activation: Config, weight_width: int) -> Config | No
     op = mase(node).common.mase_op
     if has_trait(op, "weighted_sum"):
         axis = 1 if has_trait(op, "transposed") else 0
-        return activation | {"weight_width": weight_width, "weight_axis": axis}
+        config = activation | {"weight_width": weight_width, "weight_axis": axis}
+        return config if node.op == "call_module" else None
     if op in PRODUCTS and "weight" in OPS[op].quantized:
         return activation | {"weight_width": activation["data_in_width"]}
     return activation if op in (*SUMS, *PRODUCTS) or has_trait(op, "pool") else None
+
+
+def _warn_of_functions(graph: MaseGraph) -> None:
+    """Say which products are calls of functions, whose weights have no layer that rounds them."""
+    ops = ((node, mase(node).common.mase_op) for node in graph.nodes if node.op != "call_module")
+    if names := [node.name for node, op in ops if has_trait(op, "weighted_sum")]:
+        logger.warning(
+            "pass 'quantize_static': %s stay in float, as they are functions with weights; call a "
+            "layer of torch.nn there, or use quantize with scales for weight and bias",
+            ", ".join(names),
+        )
 
 
 def _share_scales(graph: MaseGraph, plan: Plan, activation: Config) -> None:

@@ -155,3 +155,17 @@ def test_onnxruntime_computes_all_of_it_with_integer_kernels(residual, package, 
     for optimize in (True, False):
         (found,) = Runtime(file, optimize=optimize).run({"x": X.numpy()}).values()
         assert (found == wanted).all()
+
+
+def test_functions_with_weights_are_named_and_stay_in_float(caplog):
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.layer = nn.Parameter(torch.randn(3, 3, 3, 3) / 5), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            return self.layer(F.relu(F.conv2d(x, self.weight, None, 1, 1)))
+
+    _, info = static(calibrated(Functional()))
+    assert info["quantized"] == ["layer"]
+    assert "'quantize_static': conv2d stay in float" in caplog.text
