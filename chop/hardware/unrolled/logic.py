@@ -197,7 +197,7 @@ def _check(graph: IntegerGraph, layer: Layer, made: LayerLogic) -> None:
     if wrong:
         raise ToolError(
             f"the logic that alkaid traced for {layer.name} gives {wrong} wrong results out of "
-            f"{results.numel()}; use narrower formats, and report this network"
+            f"{results.numel()}; use other formats there, and report this network"
         )
 
 

@@ -55,6 +55,25 @@ def test_onnxruntime_gives_what_the_simulation_gives(make, axis, method, traced,
         assert torch.allclose(found, simulated, atol=1e-5)
 
 
+@pytest.mark.parametrize("axis", [{"weight_axis": 0}, {}])
+@pytest.mark.parametrize("power_of_two", [True, False])
+def test_the_bias_of_a_channel_of_zeros_stays(axis, power_of_two, traced, run):
+    layer = with_small_row(nn.Linear(4, 3), size=0.0, bias=1.0)
+    if not axis:
+        layer.weight.data.zero_()
+    x = 600 * torch.randn(200, 4)
+    graph = calibrated(
+        traced, nn.Sequential(layer), x, AFFINE | axis | {"power_of_two": power_of_two}
+    )
+    with torch.no_grad():
+        simulated = graph.model(x)
+    assert torch.allclose(simulated[:, 1], torch.tensor(1.0), atol=1e-5)
+    assert torch.allclose(graph.to_integers()(x), simulated, atol=1e-4)
+    for optimize in (True, False):
+        (found,) = run(onnx_model(graph, "qdq"), {"input": x}, optimize=optimize)
+        assert torch.allclose(found, simulated, atol=1e-4)
+
+
 LAYERS = {
     "linear": (lambda: nn.Linear(4, 4), (4,), 0),
     "transposed linear": (lambda: TransposedLinear(4, 4), (4,), 1),

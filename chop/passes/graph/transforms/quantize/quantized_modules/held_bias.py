@@ -93,6 +93,16 @@ def holding(
     return torch.where(small, raised.to(scale.dtype), scale)
 
 
+def without_dead(scale: Tensor, weight: Tensor, bias: Tensor, fmt: Affine) -> Tensor:
+    """Return the scales, the smallest for channels of zeros: only the bias needs theirs."""
+    if fmt.axis is None:
+        dead = ~weight.any()
+    else:
+        dead = ~weight.detach().movedim(fmt.axis, 0).flatten(1).any(1)
+    dead = dead & (_by_scale(bias.detach().abs().double(), scale, fmt) > 0)
+    return torch.where(dead, LEAST_SCALE, scale)
+
+
 def _by_scale(needed: Tensor, scale: Tensor, weight: Affine) -> Tensor:
     """Return the largest bias of each scale; a group of a transposed convolution repeats them."""
     by_output = weight.axis is not None and needed.numel() % max(1, scale.numel()) == 0

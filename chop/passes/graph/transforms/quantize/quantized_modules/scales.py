@@ -34,6 +34,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
     holding,
     input_step,
     surely_holds,
+    without_dead,
 )
 
 KINDS = ("scale", "zero_point")
@@ -141,12 +142,14 @@ class HasScales(HasFormatTensors):
         fmt, scale = self.formats.get("weight"), self.format_tensor("weight_scale")
         if not isinstance(fmt, Affine) or scale is None or scale.is_meta:
             return 0
+        bias = self._held_bias()
         with torch.no_grad():
+            before = scale.clone()
+            if made and bias is not None:
+                scale.copy_(without_dead(scale, self._parameter("weight"), bias, fmt))
             raised, _ = self.scale_for_bias(fmt, scale, made=made)
-            count = int((raised != scale).sum()) if raised is not scale else 0
-            if count:
-                scale.copy_(raised)
-        return count
+            scale.copy_(raised)
+        return int((scale > before).sum())
 
     def _held_bias(self) -> Tensor | None:
         """Return the bias that is added to the products, if it is rounded."""
