@@ -110,7 +110,8 @@ def main() -> None:
     parser.add_argument("--tested", type=int, default=9500, help="at most so many samples")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.getLogger("chop").addHandler(logging.NullHandler())  # no tables of calibration
+    logging.getLogger("chop").setLevel(logging.WARNING)  # no tables of calibration
+    logging.getLogger("chop").addHandler(logging.NullHandler())
     onnxruntime.set_default_logger_severity(3)
     rows = []
     for network in options.networks:
