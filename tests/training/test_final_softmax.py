@@ -1,5 +1,7 @@
 """A network that ends in softmax is trained and scored as the same network without it."""
 
+import copy
+import functools
 import logging
 
 import pytest
@@ -90,6 +92,55 @@ def test_compiled_steps_take_the_loss_of_the_scores(batch):
     plain, whole = body(), Ends(body(), ENDS["a function"])
     losses = trained(whole, batch, compile=True)
     assert losses == pytest.approx(trained(plain, batch), rel=1e-5)
+
+
+class EndsWhenTested(nn.Module):
+    """A network that returns scores in train mode, and probabilities in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.drop = body(), nn.BatchNorm1d(3), nn.Dropout(0.5)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.norm(self.drop(self.body(x)))
+        return x if self.training else F.softmax(x, 1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_compiled_steps_know_how_a_network_ends_in_the_mode_that_they_run_in(batch, monkeypatch):
+    compiled = functools.partial(torch.compile, backend="eager")
+    losses = []
+    for options in ({}, {"compile": True}):
+        model = EndsWhenTested()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "compile", lambda function, **_: compiled(function))
+            losses.append(trained(model, batch, **options))
+        assert model.norm.num_batches_tracked == model.calls == 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_learning_how_a_network_ends_changes_nothing_of_it(training, batch):
+    model = EndsWhenTested().train(training)
+    model.drop.train(not training)
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    Predictor(model, scores=True).learn_the_end(batch[0])
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (model.training, model.drop.training, model.calls) == (training, not training, 0)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_how_a_network_ends_is_known_of_each_mode(first, batch):
+    model = EndsWhenTested()
+    model.drop.p = 0.0
+    predict = Predictor(model, scores=True)
+    for training in (first, not first):
+        model.train(training)
+        wanted = copy.deepcopy(model.norm)(model.body(batch[0]))
+        assert torch.equal(predict(batch[0]), wanted)
 
 
 @pytest.mark.parametrize("end", ENDS)

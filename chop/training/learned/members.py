@@ -34,7 +34,7 @@ class Priced(nn.Module):
         return self._predict(inputs), self.cost(exact=False)
 
     def learn_the_end(self, inputs: Inputs) -> None:
-        """Run the network once, so that compiled code knows how it ends."""
+        """Run the network once as it is, so that compiled code knows how it ends."""
         self._predict.learn_the_end(inputs)
 
     def cost(self, *, exact: bool) -> Tensor:
