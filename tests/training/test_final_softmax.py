@@ -210,6 +210,44 @@ WIDTHS |= {
 }
 
 
+# functions that are applied to (samples, classes) or (samples, classes, places)
+OVER_CLASSES = {
+    "a layer": (nn.Softmax(1), 2),
+    "a layer, last dimension": (nn.LogSoftmax(-1), 2),
+    "a function": (lambda x: F.softmax(x, dim=1), 3),
+    "a function, by position": (lambda x: torch.log_softmax(x, -2), 3),
+    "a method": (lambda x: x.softmax(-1), 2),
+    "pixels": (nn.Softmax2d(), 4),
+    "no dimension": (nn.Softmax(), 4),
+}
+OVER_OTHERS = {
+    "samples": (nn.Softmax(0), 2),
+    "samples, by a function": (lambda x: x.softmax(0), 2),
+    "samples, from the end": (lambda x: F.log_softmax(x, -2), 2),
+    "places": (nn.Softmax(-1), 3),
+    "places, by number": (lambda x: torch.softmax(x, dim=2), 3),
+    "no dimension": (lambda x: F.softmax(x), 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "rank", "is_final"),
+    [(*case, True) for case in OVER_CLASSES.values()]
+    + [(*case, False) for case in OVER_OTHERS.values()],
+    ids=[*OVER_CLASSES, *OVER_OTHERS],
+)
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_a_graph_ends_in_softmax_if_it_is_over_the_classes(end, rank, is_final):
+    graph = MaseGraph(Ends(nn.ReLU(), end))
+    run_pass("init_metadata", graph)
+    x = torch.randn(2, 3, 4, 5)[(..., *[0] * (4 - rank))]
+    run_pass("add_common_metadata", graph, {"dummy_in": {"x": x}})
+    assert (final_op(graph.model) is not None) == is_final
+    with KeepsScores() as kept:
+        result = graph.model(x)
+    assert (kept.origin(result)[0] is not None) == is_final
+
+
 @pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1)])
 def test_calibration_chooses_the_ranges_of_the_network_without_it(end, batch):
     x, formats = batch[0], []
