@@ -74,7 +74,7 @@ class Members:
     ) -> None:
         networks = [*models]
         network = copy.deepcopy(networks[0]).to(device)
-        self.device, self.skeleton = device, Priced(network, weights, task)
+        self.device, self.skeleton = device, Priced(network, weights, task).train()
         self._cost_only = _CostOnly(self.skeleton)
         learned = [name for name, p in network.named_parameters() if p.requires_grad]
         bits = set(width_names(network))
