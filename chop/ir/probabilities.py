@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
+from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, identify, ops_with
 
 CLASSES = 1  # the dimension of the classes in a prediction
+PIXELS = -3  # that of Softmax2d, which has no attribute of it
 _FUNCTIONS = {fn: name for name in ops_with("probabilities") for fn in OPS[name].functions}
 # the scores of probabilities, up to what softmax does not see
 INVERSES: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -25,7 +27,7 @@ INVERSES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def final_op(model: fx.GraphModule) -> tuple[fx.Node, str] | None:
-    """Return the softmax whose result is all that a graph returns, and its op."""
+    """Return the softmax over classes whose result is all that a graph returns, and its op."""
     (output,) = model.graph.find_nodes(op="output")
     if len(output.all_input_nodes) != 1:
         return None
@@ -33,7 +35,24 @@ def final_op(model: fx.GraphModule) -> tuple[fx.Node, str] | None:
     module = model.get_submodule(str(last.target)) if last.op == "call_module" else None
     op = identify(last, module).name
     # a sigmoid at the end may also be that of a picture
-    return (last, op) if op in ("softmax", "log_softmax") else None
+    if op not in ("softmax", "log_softmax") or not _is_over_classes(
+        _dim(last, module), _rank(last)
+    ):
+        return None
+    return last, op
+
+
+def _dim(node: fx.Node, module: nn.Module | None) -> Any:
+    """Return the dimension of a softmax; None: torch chooses it by the rank."""
+    if module is not None:
+        return getattr(module, "dim", PIXELS)
+    return node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+
+
+def _rank(node: fx.Node) -> int:
+    """Return the rank of a result; without metadata, that of a class for each sample."""
+    common = mase(node).common if "mase" in node.meta else {}
+    return len(common["results"].tensor("data_out_0").shape) if "results" in common else 2
 
 
 def return_scores(model: fx.GraphModule) -> None:
@@ -72,4 +91,8 @@ def _is_by_class(func: Any, input: Tensor, dim: Any = None, *rest: Any, **option
     """Whether a softmax normalises over the classes; sigmoid takes each number by itself."""
     if _FUNCTIONS[func] == "sigmoid":
         return input.dim() > CLASSES and input.shape[CLASSES] > 1
-    return dim in (CLASSES, CLASSES - input.dim()) or (dim is None and input.dim() in (2, 4))
+    return _is_over_classes(dim, input.dim())
+
+
+def _is_over_classes(dim: Any, rank: int) -> bool:
+    return dim in (CLASSES, CLASSES - rank) or (dim is None and rank in (2, 4))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from chop.dataset.matching import ModelCall
 from chop.dataset.nested import Inputs, copied
+from chop.ir.graph.trial_runs import unchanged
 from chop.ir.probabilities import INVERSES, KeepsScores
 
 KEY = "logits"  # the prediction in a mapping, dataclass or ModelOutput
@@ -30,26 +31,29 @@ class Predictor:
         # the op at the end, which a module that is no network of torch declares; None: not known
         declared = getattr(model, "final_op", None)
         self._is_foreign = isinstance(declared, str)
-        self._end: str | None = (declared if self._is_foreign else None) if scores else ""
+        end: str | None = (declared if self._is_foreign else None) if scores else ""
+        # by `training`, as a model may return scores while it is trained, and probabilities later
+        self._ends = {True: end, False: end}
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        if self._end == "":
+        end = self._ends[self.model.training]
+        if end == "":
             return prediction_of(self.call(inputs))
-        if self._end is not None and (self._is_foreign or torch.compiler.is_compiling()):
+        if end is not None and (self._is_foreign or torch.compiler.is_compiling()):
             # a mode does not see into other runtimes, and breaks the graph of a compiled step
-            return INVERSES[self._end](prediction_of(self.call(inputs)))
-        prediction, scores, self._end = prediction_and_scores(lambda: self.call(inputs))
+            return INVERSES[end](prediction_of(self.call(inputs)))
+        prediction, scores, end = prediction_and_scores(lambda: self.call(inputs))
+        self._ends[self.model.training] = end
         return prediction if scores is None else scores
 
     def learn_the_end(self, inputs: Inputs) -> None:
-        """Run the model once in eval mode, so that compiled code knows how it ends."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                self(copied(inputs))
-        finally:
-            self.model.train(was_training)
+        """Run the model once as it is, so that compiled code knows how it ends in this mode.
+
+        Its buffers, such as statistics of batch norms, its attributes and the random state stay.
+        """
+        held = [*self.model.parameters(), *self.model.buffers()]
+        with torch.no_grad(), unchanged(self.model, held):
+            self(copied(inputs))
 
 
 def prediction_and_scores(run: Callable[[], Any]) -> tuple[Tensor, Tensor | None, str]:

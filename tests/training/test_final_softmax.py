@@ -1,5 +1,7 @@
 """A network that ends in softmax is trained and scored as the same network without it."""
 
+import copy
+import functools
 import logging
 
 import pytest
@@ -92,6 +94,55 @@ def test_compiled_steps_take_the_loss_of_the_scores(batch):
     assert losses == pytest.approx(trained(plain, batch), rel=1e-5)
 
 
+class EndsWhenTested(nn.Module):
+    """A network that returns scores in train mode, and probabilities in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.drop = body(), nn.BatchNorm1d(3), nn.Dropout(0.5)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.norm(self.drop(self.body(x)))
+        return x if self.training else F.softmax(x, 1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_compiled_steps_know_how_a_network_ends_in_the_mode_that_they_run_in(batch, monkeypatch):
+    compiled = functools.partial(torch.compile, backend="eager")
+    losses = []
+    for options in ({}, {"compile": True}):
+        model = EndsWhenTested()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "compile", lambda function, **_: compiled(function))
+            losses.append(trained(model, batch, **options))
+        assert model.norm.num_batches_tracked == model.calls == 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_learning_how_a_network_ends_changes_nothing_of_it(training, batch):
+    model = EndsWhenTested().train(training)
+    model.drop.train(not training)
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    Predictor(model, scores=True).learn_the_end(batch[0])
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (model.training, model.drop.training, model.calls) == (training, not training, 0)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_how_a_network_ends_is_known_of_each_mode(first, batch):
+    model = EndsWhenTested()
+    model.drop.p = 0.0
+    predict = Predictor(model, scores=True)
+    for training in (first, not first):
+        model.train(training)
+        wanted = copy.deepcopy(model.norm)(model.body(batch[0]))
+        assert torch.equal(predict(batch[0]), wanted)
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_the_loss_of_a_test_is_that_without_it_and_the_accuracy_stays(end, batch):
     plain, whole = body(), Ends(body(), ENDS[end])
@@ -157,6 +208,44 @@ WIDTHS |= {
     for o in ("data_in", "weight")
     for k, v in (("width", 4), ("frac_width", "calibrated"))
 }
+
+
+# functions that are applied to (samples, classes) or (samples, classes, places)
+OVER_CLASSES = {
+    "a layer": (nn.Softmax(1), 2),
+    "a layer, last dimension": (nn.LogSoftmax(-1), 2),
+    "a function": (lambda x: F.softmax(x, dim=1), 3),
+    "a function, by position": (lambda x: torch.log_softmax(x, -2), 3),
+    "a method": (lambda x: x.softmax(-1), 2),
+    "pixels": (nn.Softmax2d(), 4),
+    "no dimension": (nn.Softmax(), 4),
+}
+OVER_OTHERS = {
+    "samples": (nn.Softmax(0), 2),
+    "samples, by a function": (lambda x: x.softmax(0), 2),
+    "samples, from the end": (lambda x: F.log_softmax(x, -2), 2),
+    "places": (nn.Softmax(-1), 3),
+    "places, by number": (lambda x: torch.softmax(x, dim=2), 3),
+    "no dimension": (lambda x: F.softmax(x), 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "rank", "is_final"),
+    [(*case, True) for case in OVER_CLASSES.values()]
+    + [(*case, False) for case in OVER_OTHERS.values()],
+    ids=[*OVER_CLASSES, *OVER_OTHERS],
+)
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_a_graph_ends_in_softmax_if_it_is_over_the_classes(end, rank, is_final):
+    graph = MaseGraph(Ends(nn.ReLU(), end))
+    run_pass("init_metadata", graph)
+    x = torch.randn(2, 3, 4, 5)[(..., *[0] * (4 - rank))]
+    run_pass("add_common_metadata", graph, {"dummy_in": {"x": x}})
+    assert (final_op(graph.model) is not None) == is_final
+    with KeepsScores() as kept:
+        result = graph.model(x)
+    assert (kept.origin(result)[0] is not None) == is_final
 
 
 @pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1)])

@@ -26,7 +26,7 @@ from chop.ir.graph.mase_graph import (
     set_model_attributes,
 )
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
-from chop.ir.graph.mase_metadata import mase
+from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.graph.meta_file import (
     DAMAGE,
     PYTORCH,
@@ -215,15 +215,26 @@ def load_graph(
 
 
 def _kept_inputs(graph: MaseGraph) -> dict[str, Any]:
-    """Return the inputs of tensors whose values are in the metadata, or none at all."""
+    """Return the inputs whose values are in the metadata, or none at all."""
     inputs: dict[str, Any] = {}
     for node in graph.inputs:
         common = mase(node).common if "mase" in node.meta else {}
         results = list(common.get("results", {}).values())
-        if len(results) != 1 or "nesting" in common or "value" not in results[0]:
+        if len(results) != 1 or "nesting" in common or not _has_its_value(results[0]):
             return {}
         inputs[str(node.target)] = results[0]["value"]
     return inputs
+
+
+def _has_its_value(entry: Any) -> bool:
+    """Whether metadata holds a tensor of its shape and dtype, or another value of its type."""
+    if not isinstance(entry, TensorMeta) or "value" not in entry:
+        return False
+    value = entry["value"]
+    if not isinstance(value, Tensor):
+        return type(value) is entry.get("type")
+    is_like_it = entry.get("torch_dtype") == value.dtype
+    return is_like_it and [*value.shape] == [*(entry.get("shape") or ())]
 
 
 def _complete_configs(content: dict[str, Any]) -> None:

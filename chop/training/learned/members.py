@@ -34,7 +34,7 @@ class Priced(nn.Module):
         return self._predict(inputs), self.cost(exact=False)
 
     def learn_the_end(self, inputs: Inputs) -> None:
-        """Run the network once, so that compiled code knows how it ends."""
+        """Run the network once as it is, so that compiled code knows how it ends."""
         self._predict.learn_the_end(inputs)
 
     def cost(self, *, exact: bool) -> Tensor:
@@ -74,7 +74,7 @@ class Members:
     ) -> None:
         networks = [*models]
         network = copy.deepcopy(networks[0]).to(device)
-        self.device, self.skeleton = device, Priced(network, weights, task)
+        self.device, self.skeleton = device, Priced(network, weights, task).train()
         self._cost_only = _CostOnly(self.skeleton)
         learned = [name for name, p in network.named_parameters() if p.requires_grad]
         bits = set(width_names(network))

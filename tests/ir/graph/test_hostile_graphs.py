@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.cli import main
+from chop.files import write_safetensors
 from chop.ir import MaseGraph
 from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.ops import define
@@ -552,3 +553,46 @@ def test_metadata_of_a_tensor_has_values_of_their_kinds(folder, entry, key):
     (folder / "node_meta_param.toml").write_text(text)
     with pytest.raises(GraphFileError, match=rf"toml is damaged: '{key}' of a tensor"):
         MaseGraph.from_checkpoint(folder)
+
+
+RESULTS = [
+    "[x.common.results]\ndata_out_0 = 5\n",
+    "[x.common.results]\ndata_out_0 = true\n",
+    "[x.common.results]\ndata_out_0 = 'value'\n",
+    "[x.common.results]\ndata_out_0 = ['value']\n",
+    *(
+        f"[x.common.results.data_out_0]\ntype = 'float'\n{entries}\n"
+        for entries in (
+            "value = 5",
+            "value = 'hello'",
+            "value = [1, 2]",
+            "value = { tensor = 'x' }",
+            "value = { tensor = 'x' }\nshape = ['x']\ntorch_dtype = { dtype = 'float32' }",
+            "value = { tensor = 'x' }\nshape = [2, 8]\ntorch_dtype = { dtype = 'float32' }",
+            "value = { tensor = 'x' }\nshape = [2, 16]\ntorch_dtype = { dtype = 'float16' }",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("text", RESULTS)
+def test_example_inputs_are_tensors_of_the_recorded_shape_and_dtype(folder, text):
+    write_safetensors({"x": torch.ones(2, 16)}, folder / "node_meta_param.safetensors")
+    common = "[x.common]\nmase_type = 'placeholder'\nmase_op = 'placeholder'\nargs = {}\n"
+    (folder / "node_meta_param.toml").write_text(common + text)
+    assert MaseGraph.from_checkpoint(folder).example_inputs == {}
+
+
+class Scaled(Scorer):
+    def forward(self, x, times, plus=1.0):
+        return super().forward(x) * times + plus
+
+
+def test_example_inputs_of_a_saved_graph_come_back(tmp_path):
+    graph, x = MaseGraph(Scaled().eval()), torch.randn(2, 16)
+    run_pass("init_metadata", graph)
+    run_pass("add_common_metadata", graph, {"dummy_in": {"x": x, "times": 3}})
+    graph.export(tmp_path)
+    inputs = MaseGraph.from_checkpoint(tmp_path).example_inputs
+    assert torch.equal(inputs.pop("x"), x)
+    assert inputs == {"times": 3, "plus": 1.0}

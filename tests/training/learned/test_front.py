@@ -455,3 +455,39 @@ def test_a_run_too_short_for_its_widths_is_warned_of(network, splits, options, c
     caplog.clear()
     train_front(network, splits, options(**short, width_rate=0.2))
     assert "bits smaller" not in caplog.text
+
+
+def test_a_network_in_eval_mode_is_trained_as_one_in_train_mode(network, splits, options):
+    chosen, states = options(members=2, steps=20, checkpoints=2), []
+    for training in (True, False):
+        front = train_front(network.train(training), splits, chosen)
+        assert network.training == training
+        states.append([design.state for design in front.designs])
+    assert len(states[0]) == len(states[1]) > 0
+    for ours, theirs in zip(*states, strict=True):
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+class EndsWhenTested(nn.Sequential):
+    """A network that returns scores in train mode, and probabilities in eval mode."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        return x if self.training else x.softmax(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of torch, by its own compiler
+@pytest.mark.parametrize("training", [True, False])
+def test_compiled_members_return_the_scores_of_the_mode_that_they_run_in(network, splits, training):
+    x = splits[0].x[:50]
+    members = Members([EndsWhenTested(*network).eval()], {"ebops": 1.0}, torch.device("cpu"))
+    members.skeleton.train(training)
+    members.skeleton.learn_the_end(x)
+    compiled = torch.compile(members.forward, backend="eager")
+    found = compiled(x, shared=True)[0].squeeze(0)
+    plain = Members([network], {"ebops": 1.0}, torch.device("cpu"))
+    plain.skeleton.train(training)
+    wanted = plain.forward(x, shared=True)[0].squeeze(0)
+    # scores of probabilities are known up to what softmax does not see
+    assert torch.allclose(found.log_softmax(1), wanted.log_softmax(1), rtol=1e-4, atol=1e-4)
+    assert torch.equal(found, wanted) == training

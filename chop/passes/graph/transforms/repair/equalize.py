@@ -20,7 +20,6 @@ from chop.passes.graph.transforms.fusion import (
     FORWARDS,
     LAYERS,
     along_outputs,
-    is_norm,
     scaled,
     with_parameters,
 )
@@ -39,7 +38,7 @@ from chop.passes.graph.transforms.repair.channels import (
     output_axis,
     require_float,
 )
-from chop.passes.graph.transforms.repair.fold_batch_norm import why_it_stays
+from chop.passes.graph.transforms.repair.fold_batch_norm import why_norms_stay
 from chop.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -108,13 +107,13 @@ class _Pair(NamedTuple):
 
 def _pairs(graph: MaseGraph) -> tuple[list[_Pair], dict[str, str]]:
     """Find the pairs in the order of the graph; layers that begin none, with the reason."""
-    unfit = _unfit_layers(graph)
+    unfit, norms = _unfit_layers(graph), why_norms_stay(graph)
     pairs: list[_Pair] = []
     skipped: dict[str, str] = {}
     last: list[str] = []
     for node in graph.nodes:
         if node.op == "call_module" and isinstance(mase(node).module, LAYERS):
-            found = unfit.get(node) or _pair_from(graph, node, unfit)
+            found = unfit.get(node) or _pair_from(node, unfit, norms)
             if isinstance(found, str):
                 skipped[node.name] = found
                 logger.info("equalize leaves %r alone: %s", node.name, found)
@@ -158,7 +157,9 @@ def _why_unfit(layer: nn.Module, shared: set[int], is_read_again: bool) -> str |
     return None
 
 
-def _pair_from(graph: MaseGraph, node: fx.Node, unfit: Mapping[fx.Node, str]) -> _Pair | str | None:
+def _pair_from(
+    node: fx.Node, unfit: Mapping[fx.Node, str], norms: Mapping[fx.Node, str | None]
+) -> _Pair | str | None:
     """Return the pair that a layer begins, why it begins none, or None for the last layer."""
     between: list[fx.Node] = []
     axes = [output_axis(node, _layer_of(node))]
@@ -176,7 +177,7 @@ def _pair_from(graph: MaseGraph, node: fx.Node, unfit: Mapping[fx.Node, str]) ->
             if not fits_input(user, _layer_of(user), axes[-1]):
                 return f"{user.name!r} mixes its channels"
             return _Pair(node, between, [axis for axis in axes if axis], user)
-        reason = _why_not_between(graph, user)
+        reason = _why_not_between(user, norms)
         if reason is not None or data_input(user) is not last:
             return reason or f"{user.name!r} comes after it and reads other data"
         between.append(user)
@@ -185,11 +186,11 @@ def _pair_from(graph: MaseGraph, node: fx.Node, unfit: Mapping[fx.Node, str]) ->
     return f"{last.name!r} mixes its channels" if between else "it is called without a batch"
 
 
-def _why_not_between(graph: MaseGraph, node: fx.Node) -> str | None:
-    """Why a node may not stand between the layers of a pair."""
+def _why_not_between(node: fx.Node, norms: Mapping[fx.Node, str | None]) -> str | None:
+    """Why a node may not stand between the layers of a pair; `norms` says why batch norms stay."""
     op = mase(node).common.mase_op
-    if is_norm(graph, node):
-        reason = why_it_stays(graph, node)
+    if node in norms:
+        reason = norms[node]
         advice = "run fold_batch_norm first" if reason is None else f"it cannot be folded: {reason}"
         return f"the batch norm {node.name!r} comes after it; {advice}"
     if has_trait(op, "weighted_sum"):

@@ -71,32 +71,31 @@ def fold_batch_norm_transform_pass(
         skipped = {name: reason for name, reason in skipped.items() if name in left} | others
         folded += names
     if side == "both":
-        alone = [node for node in graph.nodes if is_norm(graph, node) and not _reasons(graph, node)]
-        for node in alone:
+        stay = why_norms_stay(graph)
+        for node in (node for node, reason in stay.items() if reason == NO_LAYER):
             skipped[node.name] = NO_LAYER
             logger.info("The batch norm %r stays: %s", node.name, NO_LAYER)
     return {"folded": folded, "skipped": skipped}
 
 
-def why_it_stays(graph: MaseGraph, norm: fx.Node) -> str | None:
-    """Why a batch norm cannot be folded into a layer beside it, or None if it can."""
-    reasons = _reasons(graph, norm)
-    return None if None in reasons else next(iter(reasons), NO_LAYER)
-
-
-def _reasons(graph: MaseGraph, norm: fx.Node) -> list[str | None]:
-    """Why the layers before and after a batch norm cannot take it in; None for one that can."""
-    read, reasons = sync.read_modules(graph), []
+def why_norms_stay(graph: MaseGraph) -> dict[fx.Node, str | None]:
+    """Why each batch norm cannot be folded into a layer beside it, or None if it can."""
+    reasons = {node: list[str | None]() for node in graph.nodes if is_norm(graph, node)}
+    read = sync.read_modules(graph)
     for layer, nodes in sync.calls(graph).items():
         if not isinstance(layer, LAYERS):
             continue
         pairs = list(followed_by_norms(graph, layer, nodes))
-        if any(follows is norm for _, follows in pairs):
-            reasons.append(why_not_fused(graph, layer, nodes, pairs, read))
+        if pairs:
+            reason = why_not_fused(graph, layer, nodes, pairs, read)
+            for _, norm in pairs:
+                reasons[norm].append(reason)
         found = _preceding(graph, nodes[0])
-        if found is not None and found.norm is norm:
-            reasons.append(_why_not(graph, layer, nodes, found, read))
-    return reasons
+        if found is not None:
+            reasons[found.norm].append(_why_not(graph, layer, nodes, found, read))
+    return {
+        norm: None if None in each else next(iter(each), NO_LAYER) for norm, each in reasons.items()
+    }
 
 
 def _with_progress(graph: MaseGraph, side: str) -> Calls:

@@ -1,6 +1,8 @@
 """Batch norms folded into the layers on either side: the same function, but for rounding."""
 
+import copy
 import logging
+from unittest import mock
 
 import pytest
 import torch
@@ -17,8 +19,10 @@ from chop.passes import (
     Pipeline,
     fold_batch_norm_transform_pass,
     quantize_transform_pass,
+    run_pass,
     verify_metadata_analysis_pass,
 )
+from chop.passes.graph.transforms import metadata_sync
 
 CONVS = {
     (d, transposed): getattr(nn, f"Conv{'Transpose' if transposed else ''}{d}d")
@@ -335,3 +339,19 @@ def test_a_norm_behind_an_activation_is_folded_into_the_next_layer():
     _, info = fold_batch_norm_transform_pass(graph)
     assert info == {"folded": ["_2"], "skipped": {}}
     assert torch.allclose(graph.model(x), model(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fold_batch_norm", "equalize"])
+def test_the_layers_are_searched_as_often_for_many_norms_as_for_one(name, monkeypatch):
+    searches = []
+    for number in (1, 5):
+        block = [nn.Linear(4, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.ReLU()]
+        layers = [copy.deepcopy(layer) for layer in block * number]
+        graph = prepared(lived_in(nn.Sequential(*layers)), torch.randn(2, 4))
+        with monkeypatch.context() as patch:
+            counted = mock.Mock(wraps=metadata_sync.calls)
+            patch.setattr(metadata_sync, "calls", counted)
+            _, info = run_pass(name, graph)
+        assert len(info["skipped"]) == number
+        searches.append(counted.call_count)
+    assert searches[0] == searches[1]
