@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
@@ -203,6 +204,38 @@ def test_places_may_be_counted_from_the_end(tmp_path):
     file = written(proto, tmp_path)
     x = {"x": array(2, 6)}
     assert np.array_equal(computed(read_model(file), x)[0], reference(file, x)[0])
+
+
+LOWEST = np.finfo(F).min
+
+
+@pytest.mark.parametrize("bound", [LOWEST, -np.inf])
+def test_the_largest_of_a_number_and_a_mask_is_no_longer_infinite(bound, tmp_path):
+    constants = {"low": F(bound)}
+    file = written(
+        model([node("Max", ["x", "low"], ["y"])], {"x": [2, 2]}, ["y"], constants), tmp_path
+    )
+    x = np.array([[-np.inf, np.nan], [LOWEST, 1]], F)
+    (ours,), (theirs,) = computed(read_model(file), {"x": x}), reference(file, {"x": x})
+    assert np.array_equal(ours, theirs, equal_nan=True)
+
+
+def test_a_bound_that_rounding_hides_is_left_out_for_what_rounds_only(tmp_path):
+    constants = {"low": F(LOWEST), "scale": F(0.1), "zero": np.int8(1)}
+    nodes = [
+        node("Max", ["x", "low"], ["m"]),
+        node("QuantizeLinear", ["m", "scale", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        node("Neg", ["d"], ["y"]),
+        node("Neg", ["m"], ["z"]),
+    ]
+    x = np.array([[-np.inf, 3], [LOWEST, 1]], F)
+    for outputs, num_bounds in ((["y"], 0), (["y", "z"], 1)):
+        file = written(model(nodes, {"x": [2, 2]}, outputs, constants), tmp_path)
+        network = read_model(file)
+        assert sum(each.target is torch.clamp_min for each in network.graph.nodes) == num_bounds
+        assert not [*network.buffers()]
+    assert np.array_equal(computed(network, {"x": x})[1], reference(file, {"x": x})[1])
 
 
 NONE = [
