@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
@@ -179,22 +180,33 @@ def test_casts_to_types_of_few_bits_wrap(name, tmp_path):
     assert np.array_equal(computed(network, {"x": x})[0], (x - low) % 2**bits + low)
 
 
-@pytest.mark.parametrize("op", ["Sub", "Add", "Mul", "BitwiseNot", "Neg"])
-@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+WHOLE = {
+    "Sub": np.subtract,
+    "Add": np.add,
+    "Mul": np.multiply,
+    "Div": lambda x, c: np.trunc(x / c),
+    "Min": np.minimum,
+    "BitwiseNot": np.invert,
+    "Neg": np.negative,
+}
+
+
+@pytest.mark.parametrize("op", WHOLE)
+@pytest.mark.parametrize("kind", [np.uint16, np.int16, np.uint32])
 def test_whole_numbers_wrap_in_the_type_of_the_file(op, kind, tmp_path):
-    if op == "Neg" and kind is np.uint16:
+    if op == "Neg" and kind is not np.int16:
         return  # which ONNX does not define
     code = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     inputs = ["x"] if op in ("BitwiseNot", "Neg") else ["x", "c"]
     constants = {"c": np.array([40000, 3, 9, 50000]).astype(kind)} if len(inputs) > 1 else {}
     proto = model([node(op, inputs, ["y"])], {"x": ["batch", 4]}, ["y"], constants,
                   kinds={"x": code, "y": code})  # fmt: skip
-    x = np.array([[65535, 0, 40000, 7]]).astype(kind)
-    functions = {"Sub": np.subtract, "Add": np.add, "Mul": np.multiply, "BitwiseNot": np.invert}
-    wanted = functions.get(op, np.negative)(x, *constants.values())
-    seen = x.astype(np.int32) if kind is np.uint16 else x
-    (result,) = computed(read_model(written(proto, tmp_path)), {"x": seen})
-    assert np.array_equal(result.astype(np.int64), wanted.astype(np.int64))
+    x = np.array([[2**32 - 1, 0, 40000, 7]]).astype(kind)
+    wanted = WHOLE[op](x, *constants.values()).astype(np.int64)
+    network = read_model(written(proto, tmp_path))
+    for seen in {kind, {np.uint16: np.int32, np.uint32: np.int64}.get(kind, kind)}:
+        (result,) = computed(network, {"x": x.astype(seen)})
+        assert np.array_equal(result.astype(np.int64), wanted)
 
 
 def test_places_may_be_counted_from_the_end(tmp_path):
@@ -203,6 +215,38 @@ def test_places_may_be_counted_from_the_end(tmp_path):
     file = written(proto, tmp_path)
     x = {"x": array(2, 6)}
     assert np.array_equal(computed(read_model(file), x)[0], reference(file, x)[0])
+
+
+LOWEST = np.finfo(F).min
+
+
+@pytest.mark.parametrize("bound", [LOWEST, -np.inf])
+def test_the_largest_of_a_number_and_a_mask_is_no_longer_infinite(bound, tmp_path):
+    constants = {"low": F(bound)}
+    file = written(
+        model([node("Max", ["x", "low"], ["y"])], {"x": [2, 2]}, ["y"], constants), tmp_path
+    )
+    x = np.array([[-np.inf, np.nan], [LOWEST, 1]], F)
+    (ours,), (theirs,) = computed(read_model(file), {"x": x}), reference(file, {"x": x})
+    assert np.array_equal(ours, theirs, equal_nan=True)
+
+
+def test_a_bound_that_rounding_hides_is_left_out_for_what_rounds_only(tmp_path):
+    constants = {"low": F(LOWEST), "scale": F(0.1), "zero": np.int8(1)}
+    nodes = [
+        node("Max", ["x", "low"], ["m"]),
+        node("QuantizeLinear", ["m", "scale", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        node("Neg", ["d"], ["y"]),
+        node("Neg", ["m"], ["z"]),
+    ]
+    x = np.array([[-np.inf, 3], [LOWEST, 1]], F)
+    for outputs, num_bounds in ((["y"], 0), (["y", "z"], 1)):
+        file = written(model(nodes, {"x": [2, 2]}, outputs, constants), tmp_path)
+        network = read_model(file)
+        assert sum(each.target is torch.clamp_min for each in network.graph.nodes) == num_bounds
+        assert not [*network.buffers()]
+    assert np.array_equal(computed(network, {"x": x})[1], reference(file, {"x": x})[1])
 
 
 NONE = [

@@ -133,3 +133,128 @@ def test_quantised_networks_that_pad_and_pool_run_as_in_torch(kind):
     graph, _ = Pipeline(steps)(MaseGraph(Network().eval()))
     found = Runtime(onnx_model(graph, kind)).run({"x": X.numpy()})["output"]
     assert torch.equal(torch.from_numpy(found), graph.model(X))
+
+
+FLOAT = np.float32
+PASSED = {
+    "nothing": lambda b, x: x,
+    "identity": lambda b, x: b.add("Identity", x),
+    "cast": lambda b, x: b.add("Cast", x, to=1),
+    "dropout": lambda b, x: b.add("Dropout", x),
+    "expand": lambda b, x: b.add("Expand", x, b.constant(np.array([1, 2, 4, 4]))),
+    "+ 0": lambda b, x: b.add("Add", x, b.constant(FLOAT(0))),
+    "0 +": lambda b, x: b.add("Add", b.constant(FLOAT(0)), x),
+    "- 0": lambda b, x: b.add("Sub", x, b.constant(np.zeros(1, FLOAT))),
+    "* 1": lambda b, x: b.add("Mul", x, b.constant(FLOAT(1))),
+    "/ 1": lambda b, x: b.add("Div", x, b.constant(FLOAT(1))),
+    "* 1 / 1": lambda b, x: PASSED["/ 1"](b, PASSED["* 1"](b, x)),
+    "* (0 + 1)": lambda b, x: b.add("Mul", x, PASSED["0 +"](b, b.constant(FLOAT(1)))),
+}
+SIGNED, UNSIGNED = np.int8(0), np.uint8(0)
+
+
+def rounded_twice(between=PASSED["nothing"], first=(0.125, SIGNED), second=(0.03125, SIGNED)):
+    """Two roundings, and what lies between them; scale and zero point may be names of values."""
+    builder = ModelBuilder("roundings")
+    x = builder.input("x", np.float32, [1, 2, 4, 4])
+    for scale, zero in (first, second):
+        scale = scale(builder) if callable(scale) else builder.constant(FLOAT(scale))
+        grid = scale, builder.constant(zero)
+        x = builder.add("DequantizeLinear", builder.add("QuantizeLinear", x, *grid), *grid)
+        x = between(builder, x)
+    builder.output(x, "y", np.float32, [1, 2, 4, 4])
+    return builder
+
+
+def is_kept(model):
+    """Whether the optimiser leaves numbers as the file has them."""
+    with_thirds = {"x": X.numpy() / 3}
+    found = [Runtime(model, optimize=optimize).run(with_thirds)["y"] for optimize in (False, True)]
+    return np.array_equal(*found)
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_the_optimiser_still_makes_one_rounding_of_two(name, monkeypatch):
+    assert not is_kept(as_written(rounded_twice(PASSED[name]), monkeypatch))
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_two_roundings_in_a_row_stay_two(name):
+    assert is_kept(rounded_twice(PASSED[name]).model())
+
+
+def computed_scale(scale):
+    return lambda b: b.add("Mul", b.constant(FLOAT(scale / 2)), b.constant(FLOAT(2)))
+
+
+def test_computed_scales_are_different_grids():
+    grids = [(computed_scale(scale), SIGNED) for scale in (0.125, 0.03125)]
+    assert is_kept(rounded_twice(PASSED["nothing"], *grids).model())
+
+
+def test_scales_that_are_not_stored_as_bytes_are_different_grids():
+    builder = rounded_twice()
+    for name, tensor in builder.constants.items():
+        array = onnx.numpy_helper.to_array(tensor)
+        kept = onnx.helper.make_tensor(name, tensor.data_type, tensor.dims, array.reshape(-1))
+        builder.constants[name] = kept
+    assert is_kept(builder.model())
+
+
+def test_codes_with_and_without_a_sign_are_different_grids():
+    assert is_kept(rounded_twice(PASSED["nothing"], (0.125, SIGNED), (0.125, UNSIGNED)).model())
+    builder = rounded_twice(PASSED["nothing"], (0.125, SIGNED), (0.125, UNSIGNED))
+    work_around_faults(builder)
+    assert [node.op_type for node in builder.nodes].count("Max") == 1
+
+
+def test_nothing_is_put_between_roundings_to_one_grid_or_after_arithmetic():
+    def doubled(builder, x):
+        return builder.add("Mul", x, builder.constant(FLOAT(2)))
+
+    def negated(builder, x):
+        return builder.add("Sub", builder.constant(FLOAT(0)), x)
+
+    one_grid = rounded_twice(second=(0.125, SIGNED))
+    for builder in (one_grid, rounded_twice(doubled), rounded_twice(negated)):
+        work_around_faults(builder)
+        assert "Max" not in [node.op_type for node in builder.nodes]
+
+
+NEUTRAL_CALLS = {
+    "* 1": lambda y: y * 1,
+    "+ 0": lambda y: y + 0,
+    "expand": lambda y: y.expand(-1, -1, 8, 8),
+    "- 0": lambda y: y - 0,
+    "/ 1": lambda y: y / 1,
+    "* ones": lambda y: y * torch.ones(1),
+    "* new ones": lambda y: y * y.new_ones(1),
+    "+ a product with 0": lambda y: torch.addcmul(y, torch.zeros(1), torch.zeros(1)),
+}
+
+
+@pytest.mark.parametrize("kind", ["qdq", "qcdq"])
+@pytest.mark.parametrize("name", NEUTRAL_CALLS)
+def test_calls_that_change_nothing_keep_the_roundings_on_both_sides(name, kind):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1)
+
+        def forward(self, x):
+            return self.b(NEUTRAL_CALLS[name](self.a(x)))
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 8, 8) * 2
+    affine = {"name": "affine", "data_in_width": 8, "weight_width": 8}
+    a = {**affine, "data_in_scale": 0.0625, "data_out_width": 8, "data_out_scale": 0.125}
+    configs = {"a": {"config": a}, "b": {"config": {**affine, "data_in_scale": 0.03125}}}
+    steps = [
+        "init_metadata",
+        ("add_common_metadata", {"dummy_in": {"x": x}}),
+        ("quantize", {"by": "name", **configs}),
+    ]
+    graph, _ = Pipeline(steps)(MaseGraph(Network().eval()))
+    found = Runtime(onnx_model(graph, kind)).run({"x": x.numpy()})["output"]
+    # float sums of products in another order
+    assert torch.allclose(torch.from_numpy(found), graph.model(x), rtol=0, atol=1e-6)

@@ -221,6 +221,9 @@ def _read(
             )
         samples = [torch.empty(sizes, dtype=each.dtype, device="meta") for sizes in pair]
         value = reader.input(each.name, (samples[0], samples[1]))
+        if kinds[each.name] in ("UINT16", "UINT32"):  # which torch holds, but does not compute with
+            assert value.node is not None
+            value = replace(value, node=reader.graph.call_method("to", (value.node, each.dtype)))
         scope.values[each.name] = replace(value, kind=kinds[each.name])
     read_nodes(reader, graph.node, scope)
     outputs = tuple(output.name for output in graph.output)

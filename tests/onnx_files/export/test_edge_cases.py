@@ -67,6 +67,9 @@ EXACT = {
     "softmax of nothing": lambda x: torch.ops.aten._safe_softmax(
         torch.where(x.amax(-1, keepdim=True) > 1, x, -torch.inf), -1
     ),
+    "softmax of nothing, one overload": lambda x: torch.ops.aten._safe_softmax.default(
+        torch.where(x.amax(-1, keepdim=True) > 1, x, -torch.inf), -1
+    ),
     "truths in place": lambda x: (
         *((x * 1).eq_(0), (x * 1).gt_(0.5), (x * 1).ne_(1), (x * 1).le_(x.mean())),
         *((x * 1).logical_and_(x > 0), (x * 1).logical_not_(), (x * 1).logical_xor_(x)),
@@ -199,3 +202,20 @@ def test_a_network_of_tables_is_sent_to_the_format_that_holds_it(kind, traced):
     graph = traced(nn.Sequential(EdgeTable(4, 2)).eval(), {"input": torch.randn(2, 4)})
     with pytest.raises(ExportError, match=r"tables on edges: _0; use `format='integer'`"):
         onnx_model(graph, kind)
+
+
+class SafetyLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.safety = nn.Softmax(dim=-1)
+
+    def forward(self, x):
+        return self.safety(torch.where(x.amax(-1, keepdim=True) > 1, x, -torch.inf))
+
+
+def test_the_name_of_a_softmax_does_not_change_what_it_computes(traced, run):
+    model, given = SafetyLayer(), images(2)
+    (found,) = run(onnx_model(traced(model, given)), given)
+    expected = model(given["x"])
+    assert expected.isnan().any()
+    assert torch.equal(found.isnan(), expected.isnan())

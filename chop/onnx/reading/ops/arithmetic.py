@@ -34,6 +34,8 @@ TWO: dict[str, Callable[..., Any]] = {
     "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor,
 }  # fmt: skip
 
+LOWEST = torch.finfo(torch.float32).min
+
 
 @reads(*ONE)
 def of_one(reader: Reader, node: OnnxNode) -> OnnxValue:
@@ -123,19 +125,20 @@ def of_many(reader: Reader, node: OnnxNode) -> OnnxValue:
     function = functions.get(node.op, torch.add)
     result = node[0]
     for place in range(1, len(node.inputs)):
-        if not (node.op == "Max" and _is_no_bound(node[place], result)):
+        if node.op != "Max" or not _is_low_bound(node[place], result):
             result = reader.call(function, result, node[place])
+        elif (low := float(node[place].tensor)) > -math.inf:
+            result = reader.call(torch.clamp_min, result, low)  # QuantizeLinear leaves it out
     if node.op == "Mean":
         result = reader.call(torch.div, result, len(node.inputs))
     return result
 
 
-def _is_no_bound(value: OnnxValue, of: OnnxValue) -> bool:
-    """Return whether a constant lies below all floats, as where it keeps ops from being fused."""
+def _is_low_bound(value: OnnxValue, of: OnnxValue) -> bool:
+    """Return whether a constant lies below all finite floats, as one that keeps ops apart does."""
     if not is_constant(value) or value.tensor.numel() != 1 or value.rank > of.rank:
         return False
-    lowest = torch.finfo(torch.float32).min
-    return of.dtype == value.dtype == torch.float32 and float(value.tensor) <= lowest
+    return of.dtype == value.dtype == torch.float32 and float(value.tensor) <= LOWEST
 
 
 @reads("Where")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.onnx.reading.grids import Grid, Rounding
+from chop.onnx.reading.ops.arithmetic import LOWEST
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import QONNX, OnnxNode, reads
 from chop.onnx.reading.values import OnnxValue, known
@@ -76,10 +77,20 @@ def quantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     if x.is_known:
         codes = _each(x, lambda t: _codes(t, grid))
         return replace(codes, kind=str(kind), grid=grid, is_codes=True)
-    x, grid = _before_clip(reader, x, grid)
+    x, grid = _before_clip(reader, _before_bound(x), grid)
     if x.grid is not None and grid.holds(x.grid):  # rounding again changes nothing
         return x.with_grid(grid.like(x.grid), is_codes=True)
     return reader.settled(x).with_grid(grid, is_codes=True)
+
+
+def _before_bound(x: OnnxValue) -> OnnxValue:
+    """Return what Max with the lowest float takes, which keeps runtimes from fusing ops.
+
+    Codes have bounds of their own.
+    """
+    if _is_call(x.node, torch.clamp_min) and x.node.args[1] == LOWEST:  # type: ignore[union-attr]
+        return replace(x, node=x.node.args[0])  # type: ignore[union-attr, arg-type]
+    return x
 
 
 def _before_clip(reader: Reader, x: OnnxValue, grid: Grid) -> tuple[OnnxValue, Grid]:

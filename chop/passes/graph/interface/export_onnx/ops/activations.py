@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from torch import fx
+
+from chop.ir.op_spec import StandIn
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.registry import writes
 
@@ -159,11 +162,18 @@ def softmax(call: OpCall) -> str:
     x, axis = call.vector(x), softmax_dim(call)
     if call.op == "log_softmax":
         result = call.add("LogSoftmax", x, axis=axis)
-    elif "safe" in str(getattr(call.node.target, "__name__", call.node.target)):
+    elif _is_safe(call.node):
         result = safe_softmax(call, x, axis)
     else:
         result = call.add("Softmax", x, axis=axis)
     return result if call.rank else call.reshape(result)
+
+
+def _is_safe(node: fx.Node) -> bool:
+    """Return whether a node calls torch's softmax that gives zeros instead of NaN."""
+    function = node.target.target if isinstance(node.target, StandIn) else node.target
+    name = str(getattr(function, "__name__", ""))  # an overload's goes on after a dot
+    return node.op == "call_function" and name.partition(".")[0] == "_safe_softmax"
 
 
 def safe_softmax(call: OpCall, x: str, axis: int) -> str:
