@@ -16,6 +16,9 @@ pytest.importorskip("onnxruntime", reason="needs the extra onnx: run `make test-
 
 from . import stages
 
+# torch warns of some of its own layers
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 PARTS = 24  # of the table, one for each test
 LAYERS = 12  # of each class
 LEFT_OUT = ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d")  # their examples are for float64
