@@ -34,8 +34,10 @@ def apply(spec: StudySpec, location: StudyLocation, config: RunConfig) -> None:
         results = Results(store, objectives, spec.space.config_of)
     number = _number(str(config.apply), results)
     outcome = results.outcomes[number]
-    logger.info("Applying trial %d: %s", number, {**outcome.software, **outcome.hardware})
     retrained = retrained_network(location, number)
+    measured = ", which was retrained after the search measured it" if retrained else ""
+    metrics = {**outcome.software, **outcome.hardware}
+    logger.info("Applying trial %d%s: %s", number, measured, metrics)
     graph = network_of(Worker(spec), results, location, number)
     if retrained or any(runner.trains for runner in spec.runners):  # not on the parent's data
         graph.meta["trained_on"] = facts_of(spec.parent.data_module) or {}
