@@ -168,6 +168,7 @@ CASES = [
     Case("reshape", front(lambda x: x.view(x.size(0), 6, 8), 48), IMAGE),
     Case("transpose", front(lambda x: x.transpose(1, 3), 48), IMAGE),
     Case("permute", front(lambda x: x.permute(0, 2, 3, 1), 48), IMAGE),
+    Case("part", front(lambda x: x[:, :, ::2, 1:], 18), IMAGE),
     Case("max pool", front(nn.MaxPool2d(2, 1, padding=1), 75), IMAGE),
     Case("avg pool", front(nn.AvgPool2d(2), 12), IMAGE),
     Case(
