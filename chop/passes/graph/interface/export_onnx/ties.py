@@ -27,7 +27,7 @@ MOST_PRODUCT = 2**16  # of two codes; a step with another denominator has no tie
 
 def odd_ties(builder: ModelBuilder, x: str, step: Any, zero: Any) -> bool:
     """Return whether quantising a value to 8 bits would round ties otherwise once it is fused."""
-    if np.size(zero) > 1 or np.size(step) > 1 or int(zero) % 2 == 0:
+    if np.size(zero) > 1 or np.size(step) > 1 or np.asarray(zero).item() % 2 == 0:
         return False
     node = _maker(builder, x)
     if node is None or node.op_type not in FUSED:
@@ -35,7 +35,8 @@ def odd_ties(builder: ModelBuilder, x: str, step: Any, zero: Any) -> bool:
     scales = [_scale(builder, name) for name in node.input]
     if not scales or None in scales:
         return False
-    return any(_has_ties(ratio) for ratio in _ratios(node, scales, Fraction(float(step))))  # type: ignore[arg-type]
+    ratios = _ratios(node, scales, Fraction(np.asarray(step).item()))  # type: ignore[arg-type]
+    return any(_has_ties(ratio) for ratio in ratios)
 
 
 def _maker(builder: ModelBuilder, name: str) -> Any:
