@@ -14,13 +14,11 @@ from chop.integers import (
     ArgMaxCodes,
     ChannelAffine,
     ClampCodes,
-    IntegerGraph,
     IntegerOp,
     LeakyReluCodes,
     LinearCodes,
     Lookup,
     MultiplyCodes,
-    QuantizeInput,
     Refine,
     Requantize,
     Scale,
@@ -239,31 +237,3 @@ def test_alkaid_still_reads_signs_as_addresses_of_tables():
     signs = FVArray.from_kif(*(np.full(7, n) for n in (1, 0, 0)), hwconf=symbols.HARDWARE)
     with pytest.raises(AssertionError, match="does not cover all values"):
         signs @ np.ones((7, 1))
-
-
-def test_alkaid_still_cuts_bits_from_what_it_rounded_to_even_at_the_wrong_place():
-    """The fault that `shifted` avoids: once this fails, its `fresh` after rounding can go."""
-    from alkaid.trace import FVArray, trace
-
-    given = FVArray.from_kif(np.array([0]), np.array([2]), np.array([0]), hwconf=(1, 1, -1))
-    (symbol,) = np.asarray(given).ravel()
-    half = (symbol * 0.5).quantize(0, 2, 0, "WRAP", "RND_CONV")
-    lowest = half.quantize(0, 1, 0, "WRAP", "TRN")
-    logic = trace([symbol], [lowest])
-    assert logic.predict(np.arange(4.0)[:, None]).ravel().tolist() != [0, 0, 1, 0]
-
-
-@pytest.mark.parametrize("rounding", ["even", "up", "floor"])
-@pytest.mark.parametrize("high", [2, 3, 5])
-@pytest.mark.parametrize("width", [1, 3])
-def test_small_sums_that_are_rounded_and_cut_are_exact(width, high, rounding):
-    low, most = (0, 1) if width == 1 else (-4, 3)
-    word = Word(low, most, Scale.power(1), width, low < 0, rounding)
-    graph = IntegerGraph(inputs=["x"])
-    codes = Word(0, high, Scale.power(0), 3, False)
-    graph.add("x_codes", QuantizeInput(codes, (1,)), ["x"], "x")
-    graph.add("fc", LinearCodes(torch.tensor([[1]]), None, Scale.power(0), 3), ["x_codes"], "fc")
-    graph.add("round", Requantize(word), ["fc"], "round")
-    graph.outputs.append("round")
-    for layer in layers_of(graph):
-        layer_logic(graph, layer)  # compares the logic with the integer ops

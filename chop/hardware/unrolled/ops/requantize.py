@@ -150,9 +150,7 @@ def shifted(symbol: Any, shift: int, rounding: Rounding) -> Any:
         moved = symbols.fresh(moved)
     signed, whole, _ = moved.kif
     # one bit more, as rounding up may carry
-    rounded = moved.quantize(signed, max(whole, 0) + 1, 0, "WRAP", ROUND_MODES[rounding])
-    # alkaid 0.8 cuts bits from what it has just rounded to even at the wrong place
-    return symbols.fresh(rounded) if rounding == "even" else rounded
+    return moved.quantize(signed, max(whole, 0) + 1, 0, "WRAP", ROUND_MODES[rounding])
 
 
 def is_power(number: int) -> bool:
