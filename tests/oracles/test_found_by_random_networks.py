@@ -36,7 +36,17 @@ PLAIN = {"out_channels": 1, "kernel_size": 1, "bias": False}
 WINDOWS = {"out_channels": 4, "kernel_size": (2, 2), "padding": (0, 1)}
 BIAS = {"bias_width": 8, "bias_frac_width": 8}
 PADDED = {"out_channels": 1, "kernel_size": 1, "padding": 1}
+DILATED = {"kernel_size": 2, "stride": 3, "padding": 0, "dilation": 2, "ceil_mode": True}
 FOUND = {
+    "a pool with gaps, as wide as its input": (
+        "integer",
+        chain(
+            (1, 2, 2),
+            ("relu", {}, integer(4, 0)),
+            ("max_pool", DILATED),
+            ("relu", {}, integer(4, 0)),
+        ),
+    ),
     "all values are ties": (
         "unrolled",
         chain(

@@ -81,7 +81,8 @@ def _along(
 ) -> WrittenValue:
     """Pool along an axis; `sizes` before and after, `window` is size, stride, padding, dilation."""
     (size, count), (kernel, stride, padding, dilation) = sizes, window
-    if kernel == size and count == 1 and not padding and pool.whole is not None:
+    covers = kernel == size and count == 1 and not padding and dilation == 1
+    if covers and pool.whole is not None:
         return pool.whole(x, axis, size)
     last = (count - 1) * stride + (kernel - 1) * dilation + 1 - padding  # windows end here
     if padding or last > size:
