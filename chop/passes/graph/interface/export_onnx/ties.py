@@ -57,7 +57,7 @@ def _scale(builder: ModelBuilder, name: str) -> Fraction | None:
     if node is None or node.op_type != "DequantizeLinear":
         return None
     scale = numpy_helper.to_array(builder.constants[node.input[1]])
-    return Fraction(float(scale)) if scale.size == 1 else None
+    return Fraction(scale.item()) if scale.size == 1 else None
 
 
 def _ratios(node: Any, scales: Sequence[Fraction], step: Fraction) -> Iterator[Fraction]:
