@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -136,8 +137,7 @@ def run_bench(
     advice = "run emit_cocotb_transform_pass again"
     if read_json(project.bench / VECTORS, advice=advice).get("circuit") != _emitted(project):
         raise ValueError(f"the test bench in {project.bench} belongs to another circuit; {advice}")
-    key = hashlib.sha256(f"{circuit.digest} {version('cocotb')}".encode()).hexdigest()[:16]
-    target = private_folder(SIMULATORS) / f"cocotb-{key}"
+    target = private_folder(SIMULATORS) / f"cocotb-{_key(circuit.digest)}"
     built = kept_folder(target)
     if built is None:
         if skip_build:
@@ -149,11 +149,17 @@ def run_bench(
     return None if skip_test else _test(project, circuit, built, waves, timeout)
 
 
+def _key(content: str) -> str:
+    """Return a checksum for a compiled program, which looks for cocotb where it is now."""
+    spec = importlib.util.find_spec("cocotb")
+    place = None if spec is None else spec.origin
+    return hashlib.sha256(f"{content} {version('cocotb')} {place}".encode()).hexdigest()[:16]
+
+
 def _build(project: HardwareProject, circuit: Circuit, target: Path, timeout: float | None) -> Path:
     """Compile in a directory of its own, as make refuses paths with spaces; return the result."""
     tool, release = verilator(project.sim)
-    key = hashlib.sha256(f"{release} {version('cocotb')}".encode()).hexdigest()[:16]
-    runtime = target.with_name(f"cocotb_runtime-{key}")
+    runtime = target.with_name(f"cocotb_runtime-{_key(release)}")
     with tempfile.TemporaryDirectory(prefix="mase-cocotb-") as temporary:
         folder = Path(temporary)
         if " " in temporary:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from dataclasses import replace
 
 import pytest
@@ -143,7 +144,9 @@ def check_a_circuit_without_handshakes(folder):
 
 
 @pytest.mark.rtl
-def test_codes_are_compared_one_by_one_whatever_the_paths_are_called(tmp_path, package):
+def test_codes_are_compared_one_by_one_whatever_the_paths_are_called(
+    tmp_path, package, monkeypatch
+):
     package("cocotb")
     folder = tmp_path / "my project"
     assert run_bench(project(folder), skip_test=True) is None
@@ -165,6 +168,14 @@ def test_codes_are_compared_one_by_one_whatever_the_paths_are_called(tmp_path, p
     assert "TimeoutError" in result.log.read_text()
     assert not result.passed
     check_a_circuit_without_handshakes(folder)  # here, as the runtime of Verilator is built
+
+    # its program finds its libraries in the environment that it was built in
+    (tmp_path / "environment" / "cocotb").mkdir(parents=True)
+    (tmp_path / "environment" / "cocotb" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "environment")
+    monkeypatch.delitem(sys.modules, "cocotb")
+    with pytest.raises(FileNotFoundError, match="has no program for this circuit"):
+        run_bench(project(folder), skip_build=True)
 
 
 @pytest.mark.rtl
