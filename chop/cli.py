@@ -164,7 +164,7 @@ def report_command(
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port of --live (default: any that is free, as 0)."),
+        typer.Option(min=0, max=65535, help="Port for --live (default: a free port)."),
     ] = None,
     is_to_open: Annotated[
         bool, typer.Option("--open", help="Open the report in a browser.")

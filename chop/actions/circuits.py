@@ -107,8 +107,8 @@ def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
     graph = graph_of(source)
     if is_float_network(graph):
         raise ValueError(
-            "the network is in float, and a circuit and its codes need whole numbers; quantise it "
-            "first with ch transform"
+            "the network is not quantised, and a circuit needs integers; run `ch transform` with "
+            "[passes.quantize] first"
         )
     return graph, graph.to_integers()
 

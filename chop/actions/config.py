@@ -340,18 +340,19 @@ class RunConfig:
     max_parallelism: Annotated[
         PositiveInt | None,
         Emission(
-            "Most multipliers of a layer in a streaming circuit.", default=str(DEFAULT_PARALLELISM)
+            "Maximum number of multipliers per layer of a streaming circuit.",
+            default=str(DEFAULT_PARALLELISM),
         ),
     ] = None
     max_adders: Annotated[
         PositiveInt | None,
         Emission(
-            "Most adders of an unrolled circuit, by an estimate before it is built.",
+            "Refuse unrolled circuits with more than this many adders (estimated).",
             default=str(EmitOptions.max_adders),
         ),
     ] = None
     argmax: Annotated[
-        bool, Emission("Let the circuit give the class instead of a number per class.")
+        bool, Emission("Output the class index (argmax) instead of a number per class.")
     ] = False
     run_emit: Annotated[bool, Emission("Emit the circuit first.", only=("simulate", "synth"))] = (
         False
@@ -359,10 +360,10 @@ class RunConfig:
     skip_build: Annotated[
         bool, Simulated("Use the simulator built earlier, and fail if there is none.")
     ] = False
-    skip_test: Annotated[bool, Simulated("Build the simulator, and run nothing.")] = False
+    skip_test: Annotated[bool, Simulated("Only build the simulator.")] = False
     max_samples: Annotated[
         PositiveInt | None,
-        Simulated("Most samples of the test split to simulate.", default="all"),
+        Simulated("Maximum number of test samples to simulate.", default="all"),
     ] = None
     waves: Annotated[
         bool, Simulated("Write the waves of a few samples to hardware/sim/waves.vcd.")
@@ -384,7 +385,7 @@ class RunConfig:
     ] = False
     timeout: Annotated[
         PositiveFloat | None,
-        Synthesized("Most seconds for each tool.", default=f"{SynthOptions.timeout:g}"),
+        Synthesized("Timeout per tool, in seconds.", default=f"{SynthOptions.timeout:g}"),
     ] = None
     reports: Annotated[
         tuple[Path, ...],

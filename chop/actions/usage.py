@@ -17,7 +17,7 @@ UNEXPECTED = re.compile(r"^Got unexpected extra arguments?\(?s?\)? \((.*)\)$")
 
 
 def is_help(error: Any) -> bool:
-    """Whether a command line without arguments has shown the help, which is all that is wrong."""
+    """Return whether the error only means that the help was shown."""
     return type(error).__name__ == "NoArgsIsHelpError"
 
 

@@ -72,8 +72,8 @@ def check_verify(config: RunConfig, project: Project, from_file: Collection[str]
 
     if set(config.against) == {"integers"}:
         raise ConfigError(
-            "--against integers compares nothing, as the others are compared with the integers; "
-            "add another way"
+            "--against integers: the integer graph is the reference; name something to compare "
+            "with it"
         )
     missing = missing_ways(project.folder, _commands(config, project.folder), _onnx_file(config))
     chosen_ways(config.against, missing)
@@ -99,7 +99,7 @@ def run_verify(config: RunConfig, project: Project) -> None:
         made = _made(source, project.folder, config.against, counts, config=config, earlier=earlier)
     except (ValueError, OSError):
         if earlier is not None and not config.again:
-            said = "No certificate is written: the one of %s, %r, may not hold any more"
+            said = "No certificate written; the existing one (%s, %r) may be out of date"
             logger.warning(said, earlier["made"], earlier["verdict"])
         raise
     changed = [] if earlier is None else differences(earlier, made.record)

@@ -140,7 +140,9 @@ class Word:
     def _of_affine(cls, fmt: Affine, rank: int) -> Self:
         scales = torch.tensor(fmt.scales, dtype=torch.float64)
         if len({*fmt.zero_points}) > 1:
-            raise ValueError("there is one zero point per channel; use one for the whole tensor")
+            raise ValueError(
+                "zero points per channel are not supported; use one for the whole tensor"
+            )
         point = fmt.zero_points[0]
         if fmt.axis is None:
             scales = scales[0]

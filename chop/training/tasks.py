@@ -157,7 +157,7 @@ class Regression(TrainingTask):
     def check_outputs(self, outputs: Tensor, y: Tensor, labels: Tensor) -> None:
         if _bare(outputs) != _bare(y):
             raise ValueError(
-                f"for labels of shape {tuple(y.shape)} the model must return as many numbers, not "
+                f"the model's output must have the shape of the labels, {tuple(y.shape)}, not "
                 f"{tuple(outputs.shape)}; give it one output per target"
             )
         if not labels.isfinite().all():

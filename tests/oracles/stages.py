@@ -57,15 +57,21 @@ def network(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[nn.Mo
     return Network().eval(), given
 
 
-def check_stages(model: nn.Module, inputs: list[Tensor], front_end: str, folder: Path) -> str:
-    """Compare all stages with torch; return "" or the first refusal that a stage gave."""
+def check_stages(
+    model: nn.Module, inputs: list[Tensor], front_end: str, folder: Path, *, exact: bool = True
+) -> str:
+    """Compare all stages with torch; return "" or the first refusal that a stage gave.
+
+    Without `exact`, torch itself may give other last bits for the same numbers elsewhere in memory.
+    """
+    assert_equal = assert_same if exact else assert_close
     by_name = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     expected = eager(model, inputs)
     try:
         with stage("capture"):
             graph = MaseGraph(model, front_end=front_end, dummy_in=copies(by_name))
         with stage("run"):
-            assert_same(eager(graph.model, inputs), expected)
+            assert_equal(eager(graph.model, inputs), expected)
         with stage("metadata"):
             graph, _ = run_pass("init_metadata", graph, {})
             graph, _ = run_pass("add_common_metadata", graph, {"dummy_in": copies(by_name)})
@@ -74,7 +80,7 @@ def check_stages(model: nn.Module, inputs: list[Tensor], front_end: str, folder:
             run_pass("cost", graph, {})
         with stage("save"):
             save_graph(graph, folder)
-            assert_same(eager(load_graph(folder).model, inputs), expected)
+            assert_equal(eager(load_graph(folder).model, inputs), expected)
         with stage("export"):
             file = onnx_model(graph)
         if all(tensor.numel() for tensor in inputs):  # kernels of onnxruntime differ on nothing

@@ -29,6 +29,7 @@ LEFT_OUT = {
     "memory as it was found": "empty empty_like empty_permuted empty_strided new_empty "
     "new_empty_strided",
     "reads beside its tensor": "as_strided.partial_views",
+    "vectors of a null space, which last bits decide": "pca_lowrank svd_lowrank",
     "CUDA only": "jiterator_unary jiterator_binary jiterator_4inputs_with_extra_args "
     "jiterator_binary_return_by_ref jiterator_2inputs_2outputs",
 }
@@ -81,7 +82,9 @@ def failures(op: Any, folder: Path) -> list[tuple[str, str]]:
         first = dtype == DTYPES[0] and not number
         for front_end in ("auto", "export") if first else ("auto",):
             try:
-                stages.check_stages(model, given, front_end, folder / "graph")
+                stages.check_stages(
+                    model, given, front_end, folder / "graph", exact="linalg" not in op.name
+                )  # LAPACK computes in an order that depends on addresses
             except stages.Wrong as error:
                 found.append((f"{name_of(op)} {dtype} {number} {front_end}", str(error)))
     return found

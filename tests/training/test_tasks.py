@@ -159,7 +159,7 @@ def test_labels_of_another_task_are_refused_with_its_name(task, y, sentence):
 @pytest.mark.parametrize(
     ("task", "outputs", "y", "sentence"),
     [
-        (REGRESSION, (4, 2), torch.rand(4), r"shape \(4,\) .* as many numbers, not \(4, 2\)"),
+        (REGRESSION, (4, 2), torch.rand(4), r"the shape of the labels, \(4,\), not \(4, 2\)"),
         (REGRESSION, (4,), torch.rand(4, 3), r"one output per target"),
         (REGRESSION, (4, 1), torch.full((4,), math.nan), "labels hold values that are not finite"),
         (DENSE, (4, 3, 4, 4), torch.zeros(4, 8, 8).long(), r"\(4, classes, 8, 8\), .*interpolate"),

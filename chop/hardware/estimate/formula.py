@@ -129,7 +129,7 @@ def relu(x: CodeRange) -> tuple[CodeRange, Cost]:
 
 
 def largest(x: CodeRange, count: int, choices: int, period: float) -> tuple[CodeRange, Cost]:
-    """Return `count` maxima of the codes, made by so many `choices` of one of two in all."""
+    """Return the range and cost of `count` maxima built from `choices` 2-input max units."""
     each = choices / max(1, count)
     depth = math.ceil(math.log2(each + 1)) if each else 0
     ready = x.ready + depth * (K.addition + K.chosen) / period

@@ -120,7 +120,7 @@ def fold(rows: int, groups: int, beats: int, slots: int, vectors: int, budget: B
 
 
 def _complexity(folding: Folding) -> tuple[int, ...]:
-    """What is worth avoiding between foldings with as many multipliers."""
+    """Return what decides between foldings with equal numbers of multipliers."""
     return folding.slices * folding.multiplied * (folding.slices > 1), folding.gather
 
 

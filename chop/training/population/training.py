@@ -116,7 +116,7 @@ def _checked(
     """Return the family of the networks; refuse what cannot be trained."""
     for name, values in (("options", options), ("seeds", seeds)):
         if len(values) != len(models):
-            raise ValueError(f"{len(models)} models need as many {name}, not {len(values)}")
+            raise ValueError(f"expected {len(models)} {name} (one per model), got {len(values)}")
     if data[1] is None and any(each.early_stopping is not None for each in options):
         raise ValueError("early_stopping needs a validation split")
     if not isinstance(data[0].x, Tensor):

@@ -87,7 +87,7 @@ def test_what_a_graph_names_is_not_opened_or_downloaded(
     [
         (["--against", "onnx"], 1, "there is no ONNX file in"),
         (["--against", "verilog"], 1, "there is no circuit in"),
-        (["--against", "integers"], 2, "--against integers compares nothing"),
+        (["--against", "integers"], 2, "--against integers: the integer graph is the reference"),
         (["--against", "vhdl"], 2, "--against"),
         (["--again"], 2, "--again: there is no certificate.json in"),
         (["--samples", "0"], 2, "--samples"),

@@ -208,7 +208,7 @@ class Odd(nn.Module):
 def test_ops_without_a_function_are_refused_all_at_once(traced):
     graph = traced(Odd(), {"x": drawn(2, 3, 3)})
     with pytest.raises(
-        ExportError, match=r"no ONNX is known for these ops: .*fft.*; .*det \("
+        ExportError, match=r"these ops cannot be exported to ONNX: .*fft.*; .*det \("
     ) as e:
         onnx_model(graph)
     assert "\n" not in str(e.value)
@@ -272,7 +272,7 @@ def test_what_is_written_in_place_is_read_afterwards(traced, assert_same_as_eage
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("item", "no ONNX is known for these ops: "),
+        ("item", "these ops cannot be exported to ONNX: "),
         ("view", "writes to the memory of 'mul', which is read later; compute a new tensor"),
         ("buffer", "changes the tensor 'count' of the model, on which the next call depends"),
     ],

@@ -184,9 +184,9 @@ def test_options_that_cannot_be_batched_are_refused(family, changes, reason, mon
 
 
 def test_wrong_numbers_of_options_and_seeds_are_refused(family):
-    with pytest.raises(ValueError, match="2 models need as many options, not 1"):
+    with pytest.raises(ValueError, match=r"expected 2 options \(one per model\), got 1"):
         train(family, [linear(), linear()], [family.options()])
-    with pytest.raises(ValueError, match="2 models need as many seeds, not 3"):
+    with pytest.raises(ValueError, match=r"expected 2 seeds \(one per model\), got 3"):
         train(family, [linear(), linear()], seeds=[1, 2, 3])
 
 

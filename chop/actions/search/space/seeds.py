@@ -40,7 +40,7 @@ def table_of(value: Any, where: str) -> Table:
         raise ValueError(f"{where}.config must be a table of choices, not {inner!r}")
     stray = [key for key in value if "config" in value and key != "config"]
     if stray:
-        raise ValueError(f"{where}: {stray[0]!r} stands beside config; move it inside")
+        raise ValueError(f"{where}: {stray[0]!r} must be inside the `config` table")
     return Table(inner, f"{where}.config" if "config" in value else where)
 
 

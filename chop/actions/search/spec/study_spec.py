@@ -231,7 +231,7 @@ def _check_gradient(parent: Parent, settings: Settings) -> None:
     if how is None:
         return
     if how.teacher is not None and not how.front.distill:
-        raise ConfigError(f"{where}.teacher has no use without distill; set distill = 0.5")
+        raise ConfigError(f"{where}.teacher requires distill; set distill = 0.5")
     if how.teacher is not None and not is_saved_graph(how.teacher):
         raise ConfigError(
             f"{where}.teacher: {how.teacher} is not a saved graph; give the folder "

@@ -1,4 +1,4 @@
-"""Operation counts as the labs define them: a multiply-accumulate is one, and so is any other."""
+"""Operation counts as the labs define them: 1 per multiply-accumulate, 1 per other operation."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ _LEDGERS: OrderedDict[int, Ledger] = OrderedDict()
 
 
 def ledger_of(model: fx.GraphModule) -> Ledger:
-    """Return the ledger of a model with common metadata; it is reused while it holds."""
+    """Return the ledger of a model with common metadata, cached until its shapes change."""
     ledger = _LEDGERS.get(id(model))
     if ledger is None or ledger.model is not model or not ledger.holds():
         ledger = _LEDGERS[id(model)] = Ledger(model)

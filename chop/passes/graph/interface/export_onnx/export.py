@@ -92,7 +92,7 @@ def _facts(
     try:
         integers = graph.to_integers()
     except PassArgsError as error:
-        return facts, (f"there is no integer graph to compare the file with: {error}",)
+        return facts, (f"the file cannot be verified: {error}",)
     facts[NETWORK_KEY] = graph_digest(integers)
     widest = max(integers.accumulator_widths.values(), default=0)
     if format == "integer" or widest <= EXACT_BITS:

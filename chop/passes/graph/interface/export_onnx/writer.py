@@ -114,7 +114,7 @@ class GraphWriter:
         if not missing:
             return
         told = "; ".join(f"{op} ({', '.join(names)})" for op, names in missing.items())
-        raise ExportError(f"no ONNX is known for these ops: {told}; replace or remove them")
+        raise ExportError(f"these ops cannot be exported to ONNX: {told}; replace or remove them")
 
     def _check_sizes(self, needed: set[fx.Node]) -> None:
         unclear = [node.name for node in self.known.model.graph.nodes if node in self.known.unclear]

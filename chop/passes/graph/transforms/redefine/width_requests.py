@@ -66,8 +66,8 @@ class WidthRequest:
             raise PassArgsError(f"{key!r} is {self.name!r} and needs channel_multiplier or width")
         if self.name == "input_only" and self.width is not None:
             raise PassArgsError(
-                f"{key!r} is 'input_only', so its outputs stay as many as they were; "
-                f"leave the width out, or say 'both'"
+                f"{key!r} is 'input_only', so the number of outputs cannot change; "
+                f"omit the width, or use 'both'"
             )
         return self
 
