@@ -18,7 +18,7 @@ from .harness import ENVIRONMENT
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
-FEW, MANY, SANITIZED = 56, 1400, 140
+FEW, MANY, SANITIZED = 28, 1428, 140
 PLANTED = 365  # an input for which a kernel writes behind a tensor if nothing is checked
 
 

@@ -476,6 +476,7 @@ class EndsWhenTested(nn.Sequential):
         return x if self.training else x.softmax(1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of torch, by its own compiler
 @pytest.mark.parametrize("training", [True, False])
 def test_compiled_members_return_the_scores_of_the_mode_that_they_run_in(network, splits, training):
