@@ -104,6 +104,14 @@ FOUND = {
             ("linear", DENSE, integer(8, 5)),
         ),
     ),
+    "scales per channel after a convolution": (
+        "qcdq",
+        chain(
+            (1, 1, 1),
+            ("conv", PLAIN | {"out_channels": 3}, affine(2, 0.015625, weight_width=2)),
+            ("relu", {}, SCALES),
+        ),
+    ),
     "scales per channel of a ReLU": ("simulation", chain((3,), ("relu", {}, SCALES))),
 }
 
