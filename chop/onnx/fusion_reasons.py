@@ -21,7 +21,9 @@ Reasons = Iterator[str]
 def reason_for(graph: OnnxGraph, node: Any, kernel: str) -> str:
     """Return the first condition that a layer does not meet."""
     if kernel == "MatMulNBits":
-        return "its weights have few bits, but its input is float: MatMulNBits multiplies floats"
+        return (
+            "its weights have few bits, but its input is float, which MatMulNBits rounds to 8 bits"
+        )
     if node.op_type not in ("Conv", "Gemm", "MatMul"):
         return f"onnxruntime has no integer kernel for {node.op_type}"
     checks: tuple[Callable[[OnnxGraph, Any], Reasons], ...]

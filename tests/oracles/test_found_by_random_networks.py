@@ -35,6 +35,7 @@ FAR = seeded(integer(2, 18, (2, 12), **COARSE), 171618)
 PLAIN = {"out_channels": 1, "kernel_size": 1, "bias": False}
 WINDOWS = {"out_channels": 4, "kernel_size": (2, 2), "padding": (0, 1)}
 BIAS = {"bias_width": 8, "bias_frac_width": 8}
+GROUPS = {"out_channels": 4, "kernel_size": 2, "groups": 2, "bias": False}
 PADDED = {"out_channels": 1, "kernel_size": 1, "padding": 1}
 DILATED = {"kernel_size": 2, "stride": 3, "padding": 0, "dilation": 2, "ceil_mode": True}
 FOUND = {
@@ -75,6 +76,14 @@ FOUND = {
             ("linear", {"out_features": 5}, *seeded(integer(8, 7, (8, 7)), 471481)),
         ),
     ),
+    "weights of zeros alone": (
+        "unrolled",
+        chain(
+            (2, 1, 1),
+            ("pad", {"pad": (0, 1, 2, 0), "mode": "constant"}),
+            ("depthwise", GROUPS, *seeded(integer(2, 18, (1, 1)), 854174)),
+        ),
+    ),
     "a window in the padding alone": (
         "unrolled",
         chain((1, 2), ("conv", PADDED, integer(4, 2))),
@@ -93,6 +102,14 @@ FOUND = {
             (1,),
             ("linear", DENSE, integer(8, 3, data_out_width=8, data_out_frac_width=0)),
             ("linear", DENSE, integer(8, 5)),
+        ),
+    ),
+    "scales per channel after a convolution": (
+        "qcdq",
+        chain(
+            (1, 1, 1),
+            ("conv", PLAIN | {"out_channels": 3}, affine(2, 0.015625, weight_width=2)),
+            ("relu", {}, SCALES),
         ),
     ),
     "scales per channel of a ReLU": ("simulation", chain((3,), ("relu", {}, SCALES))),

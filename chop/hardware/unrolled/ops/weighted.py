@@ -100,8 +100,13 @@ class Solver:
         """Return the sums of products of symbols with the columns of a matrix.
 
         alkaid reads several inputs of one bit as the address of a table, also those whose only bit
-        is a sign, and then finds negative addresses: it gets minus such an input instead.
+        is a sign, and then finds negative addresses: it gets minus such an input instead. It fails
+        where no input that varies has a weight, and so it gets none that is constant.
         """
+        ends = [int(s.low) if s.low == s.high else 0 for s in row]
+        offsets = (torch.tensor(ends, dtype=torch.int64) @ weight.long()).tolist()
+        varying = [i for i, s in enumerate(row) if s.low != s.high]
+        weight, row = weight[varying], [row[i] for i in varying]
         signs = torch.tensor([symbols.is_sign(s) for s in row], dtype=torch.bool)
         row = [symbols.negated_sign(s) if symbols.is_sign(s) else s for s in row]
         weight = torch.where(signs[:, None], -weight, weight)
@@ -110,8 +115,9 @@ class Solver:
             for limb, shift in symbols.limbs(weight.numpy())
         ]
         if not parts:
-            return [symbols.constant(0)] * weight.shape[1]
-        return [symbols.total(column) for column in zip(*parts, strict=True)]
+            return [symbols.constant(offset) for offset in offsets]
+        columns = zip(zip(*parts, strict=True), offsets, strict=True)
+        return [symbols.plus(symbols.total(column), offset) for column, offset in columns]
 
     def _sums(self, matrix: symbols.Numbers, row: list[Any]) -> list[Any]:
         """Return the sums of a matrix, of which a large one is solved part by part."""
