@@ -41,11 +41,27 @@ def test_without_a_project_the_sentence_says_what_to_give(here, project):
     assert code == 0, out + err
 
 
-def test_a_project_without_a_network_needs_a_checkpoint(here, with_onnx):
+def test_a_project_without_a_network_says_what_is_missing_and_what_makes_it(here, with_onnx):
     shutil.rmtree(with_onnx / "software" / "transform")
     code, _, err = here("verify", with_onnx, *FEW)
     assert code == 2
-    assert "has no saved graph, so the network of its files is not known; give" in err
+    own = f"--project-dir {with_onnx.parent} --project p"
+    said = (
+        f"{with_onnx} has ONNX files but no saved graph (graph.json) to compare with; make it with"
+    )
+    assert said in err
+    assert f"ch transform MODEL DATASET --config FILE {own}, or give another with" in err
+    assert f"ch verify MODEL DATASET --load GRAPH {own}" in err
+
+
+def test_a_project_that_holds_only_a_circuit_says_what_it_is_compared_with(here, project):
+    rtl = project / "hardware" / "rtl"
+    rtl.mkdir(parents=True)
+    (rtl / "circuit.json").touch()
+    shutil.rmtree(project / "software")
+    code, _, err = here("verify", project, *FEW)
+    assert code == 2
+    assert f"{project} has a circuit but no saved graph (graph.json) to compare with" in err
 
 
 def test_a_data_set_that_is_not_recorded_or_not_known_is_refused(here, project):
