@@ -85,6 +85,7 @@ def resolve(
     chosen |= _of_project(chosen, {*typed, *(file or {})}, problems, notes)
     chosen |= _checkpoint_in(chosen, without, notes)
     chosen |= _onnx_model(chosen, typed, problems)
+    problems += _python_files(chosen)
     needed = {"model": "a model", "dataset": "a data set"}
     missing = [what for name, what in needed.items() if chosen[name] is None]
     if missing and needs_names:
@@ -212,6 +213,17 @@ def _onnx_model(chosen: Values, flags: Values, problems: list[str]) -> Values:
     if not path.exists():
         problems.append(f"MODEL: {why_missing(path, 'file')}")
     return {"model": str(path)}
+
+
+def _python_files(chosen: Values) -> Iterator[str]:
+    """Yield what to give instead of a Python file in place of weights or of the name of a model."""
+    instead = "give it with --import, and as MODEL the name that its @model(…) registers"
+    for name, what, so in (
+        ("load_name", "--load", ", which holds no weights"),
+        ("model", "MODEL", ""),
+    ):
+        if chosen[name] is not None and re.search(r"\.py(:|$)", chosen[name]):
+            yield f"{what}: {chosen[name]} is a Python file{so}; {instead}"
 
 
 def _in_project_dir(path: Path, given: Path, project_dir: Path) -> Path:

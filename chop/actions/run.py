@@ -60,6 +60,9 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
     set_up_logging(config)
     for note in resolved.notes:
         logger.info("%s", note)
+    is_named = action.needs_names or None not in (config.model, config.dataset)
+    if is_named and not config.imports:
+        _check_names(config)
     for require in action.requirements:
         require(config)
     project = Project.of(
@@ -69,9 +72,10 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
         dir_is_set="project_dir" in resolved.written,
     )
     action.check(config, project, resolved.from_file)
-    import_files(config.imports)
-    if action.needs_names or None not in (config.model, config.dataset):
-        _check_names(config)
+    if config.imports:  # run after all else is checked; they may register the names
+        import_files(config.imports)
+        if is_named:
+            _check_names(config)
     named = replace(config, project=config.project or project.name)
     return Run(action, named, project, resolved.table())
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -216,10 +217,9 @@ class Circuit:
         restore_folder(rtl)
         if not (rtl / MANIFEST).is_file():
             raise FileNotFoundError(f"there is no circuit in {hardware}; run ch emit first")
-        advice = f"delete {rtl} and run ch emit again"
-        told = read_json(rtl / MANIFEST, advice=advice)
+        told = _manifest(rtl)
         try:
-            files = {name: _source(rtl, name) for name in _file_names(told)}
+            files = {name: _source(rtl, name) for name in told["files"]}
             circuit = _adapter().validate_json(json.dumps({**told, "files": files}), strict=True)
             ports = [port.name for port in (*circuit.inputs, *circuit.outputs)]
             if not (circuit.inputs and circuit.outputs) or len({*ports}) < len(ports):
@@ -228,7 +228,7 @@ class Circuit:
         except ValueError as error:
             what = _first_fault(error)
             raise ValueError(
-                f"{rtl / MANIFEST} does not describe a circuit: {what}; {advice}"
+                f"{rtl / MANIFEST} does not describe a circuit: {what}; {_again(rtl)}"
             ) from error
         return circuit
 
@@ -242,21 +242,23 @@ def check_place(hardware: Path) -> None:
 
 def _emitted(rtl: Path) -> list[str]:
     """Return the files of the circuit that is in a directory now."""
-    if not (rtl / MANIFEST).is_file():
-        return []
-    advice = f"delete {rtl} and run ch emit again"  # which files are the user's is not known
-    try:
-        return _file_names(read_json(rtl / MANIFEST, advice=advice))
-    except ValueError as error:
-        raise ValueError(f"{rtl / MANIFEST}: {error}; {advice}") from error
+    return list(_manifest(rtl)["files"]) if (rtl / MANIFEST).is_file() else []
 
 
-def _file_names(told: Mapping[str, Any]) -> list[str]:
-    """Return the names of the source files in a manifest."""
-    files = told.get("files")
-    if not isinstance(files, dict):
-        raise ValueError("its 'files' are not a table of names and checksums")
-    return list(files)
+def _manifest(rtl: Path) -> dict[str, Any]:
+    """Return what a manifest says, which names the source files at least."""
+    advice = f"delete {rtl} and {_again(rtl)}"  # which files are the user's is not known
+    told = read_json(rtl / MANIFEST, advice=advice)
+    if not isinstance(told.get("files"), dict):
+        raise ValueError(
+            f"{rtl / MANIFEST} does not describe a circuit: its 'files' are not a table of names "
+            f"and checksums; {advice}"
+        )
+    return told
+
+
+def _again(rtl: Path) -> str:
+    return f"emit it again with ch emit --load {shlex.quote(str(rtl.parents[1]))}"
 
 
 def _source(rtl: Path, name: str) -> str:
@@ -267,8 +269,11 @@ def _source(rtl: Path, name: str) -> str:
     if file.is_symlink():
         raise ValueError(f"{name} is a link")
     if not file.is_file():
-        raise FileNotFoundError(f"{rtl} has no {name}, which the circuit needs; run ch emit again")
-    return file.read_text("utf-8")
+        raise FileNotFoundError(f"{rtl} has no {name}, which the circuit needs; {_again(rtl)}")
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8 text") from error
 
 
 @functools.cache

@@ -26,7 +26,7 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         _check_limits(table)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from error
+        raise ValueError(f"{path} is not valid TOML: {_with_line(error, Path(path))}") from error
     except RecursionError as error:
         raise ValueError(
             f"{path}: tables and lists are nested more than {DEEPEST} levels deep; flatten them"
@@ -36,6 +36,15 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path}: an integer exceeds 64 bits; write a smaller one, or a float such as 1e30"
         ) from error
     return {key: convert_str_na_to_none(value) for key, value in table.items()}
+
+
+def _with_line(error: ValueError, path: Path) -> str:
+    """Return what is wrong with a TOML file, and in which line of it."""
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object[: error.start].count(b"\n") + 1
+        return f"it is not UTF-8 text (at line {line})"
+    last = len(path.read_text(encoding="utf-8").splitlines())
+    return str(error).replace("(at end of document)", f"(at line {last}, the end of the file)")
 
 
 def _check_limits(value: Any, depth: int = 0) -> None:

@@ -131,6 +131,8 @@ class TestSearch:
         assert configs
         for table in configs:
             assert all(isinstance(table[f"{o}_frac_width"], int) for o in ("data_in", "weight"))
+        applied = ch("search", "--config", search_file(tmp_path), "--apply", "best")
+        assert "calibrating the parent" not in applied.stderr
 
     @pytest.mark.slow
     def test_workers_resuming_and_applying_agree(self, ch, tmp_path):

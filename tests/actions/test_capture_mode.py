@@ -34,4 +34,4 @@ def test_noise_of_training_is_not_in_the_graph_and_modes_are_kept(front_end, cap
     )
     x = torch.randn(3, 1, 2, 2)
     assert torch.equal(graph.model.eval()(x), model.eval()(x))
-    assert "keeps the branch of eval mode" in caplog.text
+    assert "branches on self.training" not in caplog.text

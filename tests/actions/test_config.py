@@ -326,6 +326,22 @@ def test_all_that_is_wrong_is_said_at_once(toml):
     assert places == ["--max-epochs", path, "seed", "batch_size"]
 
 
+@pytest.mark.parametrize("given", ["net.py", "net.py:Net"])
+def test_a_python_file_in_place_of_a_model_is_refused_with_what_to_give(given):
+    message = refusal({**NAMES, "model": given})
+    assert message == (
+        f"MODEL: {given} is a Python file; give it with --import, and as MODEL the name that its "
+        f"@model(…) registers"
+    )
+
+
+def test_a_python_file_holds_no_weights(tmp_path):
+    file = tmp_path / "net.py"
+    file.touch()
+    message = refusal({**NAMES, "load_name": str(file)})
+    assert message.startswith(f"--load: {file} is a Python file, which holds no weights; give it")
+
+
 def test_a_model_and_a_dataset_are_required():
     both, model, dataset = {}, {"model": "jsc-tiny"}, {"dataset": "jsc"}
     missing = {"a model and a data set are": both, "a data set is": model, "a model is": dataset}

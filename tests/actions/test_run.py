@@ -72,6 +72,14 @@ def test_unknown_names_are_refused_with_the_nearest(flags, wrong, sentence):
     assert sentence in str(refused.value)
 
 
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
+def test_names_are_checked_before_all_else_that_an_action_needs(action, flags, tmp_path):
+    with pytest.raises(UnknownName, match="unknown model 'tooy'; did you mean 'toy'"):
+        prepare(action, {**flags, "model": "tooy"})
+    with pytest.raises(UnknownName, match="unknown data set 'toy_tinny'"):
+        prepare(action, {**flags, "dataset": "toy_tinny"})
+
+
 def test_a_file_of_the_user_registers_a_model(flags, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from torch import nn\nfrom chop.models import model\n@model('of-a-test-of-run')\n"

@@ -31,10 +31,21 @@ def test_only_the_whole_text_na_is_none():
     assert convert_str_na_to_none(["NA", "NAN", "na", 0, False]) == [None, "NAN", "na", 0, False]
 
 
-@pytest.mark.parametrize("content", [b"a = \n", b"a = 1\na = 2\n", b"\xff\xfe"])
-def test_a_broken_file_is_refused_with_its_name(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"a = \n", 1),
+        (b"a = 1\na = 2\n", 2),
+        (b"a = 1\nb = [1,\n", 2),
+        (b"a = 1\nb = 3\n\nc = 'x\n", 4),
+        (b"a = 1\n\nb = 2\nb = 3", 4),
+        (b"\xff\xfe", 1),
+        (b"a = 1\nb = '\xff'\n", 2),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_name_and_the_line(tmp_path, content, line):
     (tmp_path / "broken.toml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.toml is not valid TOML: "):
+    with pytest.raises(ValueError, match=rf"broken\.toml is not valid TOML: .*\(at line {line}\b"):
         load_config(tmp_path / "broken.toml")
 
 

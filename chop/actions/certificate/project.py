@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,11 +146,25 @@ def _network(folder: Path, recorded: str | None) -> Path:
     if found:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ConfigError(f"{folder} has several networks ({names}); give one with --load")
+    raise ConfigError(_without_graph(folder))
+
+
+def _without_graph(folder: Path) -> str:
+    """Return what a project that has only files to compare lacks, and the commands that add it."""
+    from chop.actions.certificate.onnx_way import onnx_files
+    from chop.actions.certificate.verilog_way import has_circuit
+
+    parts = ["a circuit"] * has_circuit(folder) + ["ONNX files"] * bool(onnx_files(folder))
     is_searched = any((folder / "software" / "search_ckpts").glob("*.journal"))
-    apply = "build a design of its search with ch search --apply best, or " if is_searched else ""
-    raise ConfigError(
-        f"{folder} has no saved graph, so the network of its files is not known; {apply}give "
-        f"MODEL and DATASET with --load and --project {folder.name}, or the .onnx file as MODEL"
+    apply = "build a design of its search with ch search --apply best, " if is_searched else ""
+    is_usual = folder.parent == default_project_dir().absolute()
+    place = [] if is_usual else ["--project-dir", str(folder.parent)]
+    own = shlex.join([*place, "--project", folder.name])
+    return (
+        f"{folder} has {' and '.join(parts)} but no saved graph (graph.json) to compare with; "
+        f"{apply}make it with ch transform MODEL DATASET --config FILE {own}, or give another "
+        f"with ch verify MODEL DATASET --load GRAPH {own}, where MODEL may be an .onnx file "
+        f"without --load"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from chop.actions.certificate.artefacts import changes
 from chop.actions.certificate.compare import FORMAT, VERSION
 from chop.actions.certificate.page import certificate_page
+from chop.actions.certificate.structure import damage
 from chop.actions.certificate.ways import way_of
 from chop.files import read_json, write_whole
 
@@ -25,34 +26,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-MISSING = object()
-NAMES = ("load_name", "load_type")  # options that are one text
 FILE, PAGE = "certificate.json", "certificate.html"
 AGAIN = "make it again with ch verify"
-TEXT = (str, type(None))
-NUMBER = (int, float, type(None))
-# what is read of a certificate again, by the keys that lead to it; * is each part of a list
-PARTS: dict[tuple[str, ...], Any] = {
-    ("network",): dict,
-    ("network", "checksum"): str,
-    ("vectors",): dict,
-    ("vectors", "sha256"): str,
-    ("codes",): object,
-    ("made",): str,
-    ("verdict",): str,
-    ("artefacts",): list,
-    ("artefacts", "*"): dict,
-    **{("artefacts", "*", key): str for key in ("file", "kind", "sha256")},
-    ("ways",): list,
-    ("ways", "*"): dict,
-    ("ways", "*", "way"): str,
-    ("ways", "*", "file"): TEXT,
-    ("ways", "*", "mismatches"): NUMBER,
-    ("ways", "*", "score"): NUMBER,
-    ("options",): dict,
-    ("versions",): dict,
-    ("machine",): dict,
-}
 
 
 def write_certificate(record: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -74,8 +49,8 @@ def read_certificate(folder: Path) -> dict[str, Any] | None:
         raise ValueError(f"{file} is not a certificate of MASE; delete it, or {AGAIN}")
     if record.get("version") != VERSION:
         raise ValueError(f"{file} is of another version of MASE; {AGAIN}")
-    if (wrong := _wrong_part(record)) is not None:
-        raise ValueError(f"{file} is damaged: its {wrong!r} is missing or of another kind; {AGAIN}")
+    if (wrong := damage(record)) is not None:
+        raise ValueError(f"{file} is damaged: {wrong}; {AGAIN}")
     return record
 
 
@@ -86,24 +61,6 @@ def usable_certificate(folder: Path) -> dict[str, Any] | None:
     except ValueError as error:
         logger.warning("Not compared with the earlier certificate: %s", error)
         return None
-
-
-def _wrong_part(record: Mapping[str, Any]) -> str | None:
-    """Return the name of a part that is not what a certificate has there; None if all are."""
-    for path, kind in PARTS.items():
-        parts: list[Any] = [record]
-        for key in path:  # parts before have been checked
-            parts = [
-                p for each in parts for p in (each if key == "*" else [each.get(key, MISSING)])
-            ]
-        if any(part is MISSING or not isinstance(part, kind) for part in parts):
-            return ".".join(key for key in path if key != "*")
-    options = record["options"]
-    for name, value in options.items():
-        texts = value if isinstance(value, list) and name not in NAMES else [value]
-        if not all(isinstance(text, str if name in NAMES else str | bool) for text in texts):
-            return f"options.{name}"
-    return None
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -198,9 +198,9 @@ def inside(path: Path, folder: Path) -> str | None:
 
 
 def way_of(column: Mapping[str, Any]) -> str:
-    """Return what a column of a record is called; older records have no sessions."""
-    session = column.get("session")
-    return f"{column['way']}, {session}" if session else str(column["way"])
+    """Return what a column of a record is called."""
+    way, session = column["way"], column["session"]
+    return f"{way}, {session}" if session else str(way)
 
 
 def shown(code: float) -> str:

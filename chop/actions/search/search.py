@@ -314,6 +314,7 @@ def _apply_or_search(
     from chop.actions.search.results.apply import apply
     from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
+    from chop.actions.search.space import calibration
     from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import latest
 
@@ -327,7 +328,9 @@ def _apply_or_search(
         where=f"{config.config}: ",
     )
     if config.apply is not None:
-        apply(build(folder=latest(location).snapshots), location, config)
+        with quieter(calibration.__name__, logging.WARNING):  # the search has said it
+            spec = build(folder=latest(location).snapshots)
+        apply(spec, location, config)
         return
     logger.info("Searching model '%s'...", config.model)
     location = choose_study(location)

@@ -61,21 +61,21 @@ VIEWS = frozenset(_VIEWS.split())
 class Mode(int):
     """`self.training` during tracing, which tells use as an argument from use in a branch.
 
-    One object stands for the mode of all modules, so that it warns once.
+    A graph that keeps the branch of train mode is not the network that is scored. One object stands
+    for the mode of all modules, so that it warns once.
     """
 
     warned = False
 
     def __bool__(self) -> bool:
         frame = sys._getframe(1)
-        if not self.warned and not is_library(frame.f_code.co_filename):
+        if int(self) and not self.warned and not is_library(frame.f_code.co_filename):
             self.warned = True
-            fix = "; call model.eval() before MaseGraph(model) to keep the branch of eval mode"
             logger.warning(
-                "forward() branches on self.training: the graph keeps the branch of %s mode (%s)%s",
-                "train" if int(self) else "eval",
-                f"{frame.f_code.co_filename} line {frame.f_lineno}",
-                fix if int(self) else "",
+                "forward() branches on self.training: the graph keeps the branch of train mode "
+                "(%s line %d); call model.eval() before MaseGraph(model) to keep that of eval mode",
+                frame.f_code.co_filename,
+                frame.f_lineno,
             )
         return bool(int(self))
 

@@ -6,12 +6,14 @@ from random import Random
 
 import pytest
 
+from chop.actions.certificate.page import certificate_page
 from chop.actions.certificate.project import with_project
 from chop.actions.certificate.record import differences, read_certificate
+from chop.actions.certificate.structure import damage
 from chop.actions.resolve import resolve
-from tests.fuzz.mutations import changed_json
+from tests.fuzz.mutations import at, changed_json, walk
 
-from .projects import FEW, SAVED, certificate
+from .projects import FEW, SAVED, certificate, edited_weight
 
 
 def test_what_is_no_project_is_refused(here, project, tmp_path):
@@ -39,11 +41,27 @@ def test_without_a_project_the_sentence_says_what_to_give(here, project):
     assert code == 0, out + err
 
 
-def test_a_project_without_a_network_needs_a_checkpoint(here, with_onnx):
+def test_a_project_without_a_network_says_what_is_missing_and_what_makes_it(here, with_onnx):
     shutil.rmtree(with_onnx / "software" / "transform")
     code, _, err = here("verify", with_onnx, *FEW)
     assert code == 2
-    assert "has no saved graph, so the network of its files is not known; give" in err
+    own = f"--project-dir {with_onnx.parent} --project p"
+    said = (
+        f"{with_onnx} has ONNX files but no saved graph (graph.json) to compare with; make it with"
+    )
+    assert said in err
+    assert f"ch transform MODEL DATASET --config FILE {own}, or give another with" in err
+    assert f"ch verify MODEL DATASET --load GRAPH {own}" in err
+
+
+def test_a_project_that_holds_only_a_circuit_says_what_it_is_compared_with(here, project):
+    rtl = project / "hardware" / "rtl"
+    rtl.mkdir(parents=True)
+    (rtl / "circuit.json").touch()
+    shutil.rmtree(project / "software")
+    code, _, err = here("verify", project, *FEW)
+    assert code == 2
+    assert f"{project} has a circuit but no saved graph (graph.json) to compare with" in err
 
 
 def test_a_data_set_that_is_not_recorded_or_not_known_is_refused(here, project):
@@ -108,15 +126,45 @@ def test_a_damaged_certificate_is_refused_if_it_is_to_be_repeated(here, project,
     assert "certificate.json" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("change", [{"ways": [{}]}, {"network": {"checksum": 3}}, {"format": 1}])
-def test_a_damaged_certificate_is_told_and_replaced(here, project, change):
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"ways": [{}]}, "its 'ways.0.way' is missing"),
+        ({"network": {"checksum": 3}}, "its 'network.checksum' is missing"),
+        ({"bounds": 3}, "its 'bounds' is missing"),
+        ({"codes": 7}, "its 'codes' is missing"),
+        ({"codes": "7"}, "its 'codes' is missing"),
+        ({"missing": ["onnx"]}, "its 'missing' is missing"),
+        ({"verdict": "fine"}, "its 'verdict' is missing"),
+        ({"made": "once"}, "its 'made' is missing"),
+        ({"options": {"samples": 40}}, "its 'options.samples' is not an option"),
+        ({"options": {"load_name": True}}, "its 'options.load_name' is not an option"),
+        ({"format": 1}, "is not a certificate of MASE"),
+    ],
+)
+def test_a_damaged_certificate_is_told_and_replaced(here, project, change, part):
     assert here("verify", project, *FEW)[0] == 0
     good = certificate(project)
     (project / "certificate.json").write_text(json.dumps({**good, **change}))
+    code, _, err = here("verify", project, "--again")
+    assert code == 1
+    assert part in err.splitlines()[-1]
     code, _, err = here("verify", project, *FEW)
     assert code == 0, err
     assert "Not compared with the earlier certificate: " in err
     assert here("verify", project, "--again")[0] == 0
+
+
+def test_every_part_of_a_certificate_is_checked(here, with_onnx):
+    edited_weight(with_onnx)  # so that a difference is recorded
+    assert here("verify", with_onnx, *FEW)[0] == 1
+    good = certificate(with_onnx)
+    assert damage(good) is None
+    for path in list(walk(good))[1:]:
+        if path not in (("format",), ("version",)):
+            record = json.loads(json.dumps(good))
+            at(record, path[:-1])[path[-1]] = {"x": [None]}
+            assert damage(record) is not None, path
 
 
 @pytest.mark.parametrize(
@@ -130,7 +178,9 @@ def test_any_part_of_a_certificate_may_be_damaged(here, project, seed):
         (project / "certificate.json").write_bytes(text)
         try:
             resolve(with_project({"model": str(project), "again": True}))
-            differences(read_certificate(project), good)
+            record = read_certificate(project)
+            differences(record, good)
+            certificate_page(record)
         except ValueError as error:
             reasons.append(str(error))
     assert all(len(reason.split()) > 3 for reason in reasons)
