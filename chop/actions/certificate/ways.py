@@ -198,7 +198,7 @@ def inside(path: Path, folder: Path) -> str | None:
 
 
 def way_of(column: Mapping[str, Any]) -> str:
-    """Return what a column of a record is called; older records have no sessions."""
+    """Return what a column of a record is called, with its session if it has one."""
     session = column.get("session")
     return f"{column['way']}, {session}" if session else str(column["way"])
 
