@@ -23,6 +23,7 @@ log: redaction
 files:
 memory:
 private_cache: files
+caches: files
 libraries: files private_cache
 version:
 processes:
@@ -39,11 +40,12 @@ numerics: registry libraries
 integers: registry numerics
 ir: registry extensions files numerics integers
 layers: registry extensions libraries numerics ir
-hardware: registry extras options log files memory charts private_cache processes numerics integers
+hardware: registry caches extras options log files memory charts private_cache processes numerics
+    integers
 onnx: registry extras options log files memory charts libraries processes version numerics integers
-passes: registry extensions options log files memory dotted charts progress version numerics
+passes: registry caches extensions options log files memory dotted charts progress version numerics
     integers ir layers hardware onnx
-dataset: registry extras log files memory options plain_tensors
+dataset: registry caches extras log files memory options plain_tensors
 models: registry extensions extras log files options dataset checkpoints layers onnx
 training: registry options files memory processes charts checkpoints devices version dataset
     numerics ir layers passes
