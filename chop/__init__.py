@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from chop import aliases
+from chop import aliases, extensions
 from chop.version import __version__
 
 if TYPE_CHECKING:
@@ -14,21 +13,27 @@ if TYPE_CHECKING:
 
 __all__ = ["MaseGraph", "__version__", "passes"]
 
-# Which modules define layers that passes make, and layers that a saved graph may have, and which
-# register what layers carry beside their attributes, and what converts graphs. Told here, as
-# `chop.ir` knows nothing of the packages above it.
-TRANSFORMED_LAYERS = ("chop.passes.", "chop.nn.", "chop.layers.")
-LAYER_PACKAGES = (*TRANSFORMED_LAYERS, "chop.models.", "chop.ir.")
-LAYER_EXTRAS = ("chop.passes.graph.interface.pruning",)
-INTEGER_GRAPHS = "chop.passes.graph.transforms.integers"  # what makes `MaseGraph.to_integers`
+
+def _import_extensions() -> None:
+    import chop.layers
+    import chop.models
+    import chop.nn
+    import chop.passes
+    import chop.passes.graph.transforms.pruning  # noqa: F401  each registers itself
+
 
 aliases.install()
+extensions.IMPORTERS.append(_import_extensions)
 
 
 def __getattr__(name: str) -> Any:
     # torch takes two seconds to import, and `ch --help` does not need it
     if name == "MaseGraph":
-        return importlib.import_module("chop.ir.graph.mase_graph").MaseGraph
+        from chop.ir.graph.mase_graph import MaseGraph
+
+        return MaseGraph
     if name == "passes":
-        return importlib.import_module("chop.passes")
+        import chop.passes
+
+        return chop.passes
     raise AttributeError(f"module 'chop' has no attribute {name!r}")

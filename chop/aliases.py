@@ -18,6 +18,8 @@ TOY = "chop.models.toy"
 # path: the modules that have its names, in the order in which they are asked; other modules of a
 # renamed package kept their names
 MODULES: dict[str, tuple[str, ...]] = {
+    f"{SEARCH}.search_space": (f"{SEARCH}.space", f"{SEARCH}.compat.labs"),
+    f"{SEARCH}.strategies": (f"{SEARCH}.samplers", f"{SEARCH}.compat.labs"),
     "chop.models.toys": (TOY,),
     "chop.models.toys.toy": (TOY,),
     "chop.models.toys.toy_custom_fn": (TOY,),
@@ -30,30 +32,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     f"{PRUNING}.hook_inspector": ("chop.passes.graph.analysis.hook_inspection",),
     f"{VERIFY}.verify": (VERIFY,),
 }
-SEARCH_MODULES = {
-    "families": "metrics.stackable",
-    "goals": "metrics.objectives",
-    "labs": "compat.labs",
-    "outcome": "metrics.outcome",
-    "parent": "spec.parent",
-    "problem": "compat.labs",
-    "report": "results.page",
-    "rungs": "metrics.rungs",
-    "runners": "metrics",
-    "runners.labs": "compat.lab_runners",
-    "runners.stubs": "metrics.deprecated",
-    "search_space": "space",
-    "search_space.in_place": "space.reconfigure",
-    "search_space.parts": "space.pass_spaces",
-    "settings": "spec.settings",
-    "strategies": "samplers",
-    "worker": "run.worker",
-}
-MODULES |= {
-    f"{SEARCH}.{former}": (f"{SEARCH}.{present}", f"{SEARCH}.compat.labs")
-    for former, present in SEARCH_MODULES.items()
-}
-RENAMED = {"Quest": "SamplerContext", "Scene": "RunnerContext", "Together": "PopulationRunner"}
 
 
 def present_paths(path: str) -> tuple[str, ...]:
@@ -92,7 +70,6 @@ class Aliases:  # importlib.abc would import half of Python before sys.path is c
             if name == "__all__":
                 return _public_names(present)
             if not name.startswith("__"):
-                name = RENAMED.get(name, name)
                 for source in modules():
                     if hasattr(source, name):
                         return getattr(source, name)

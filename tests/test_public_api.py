@@ -23,17 +23,12 @@ chop.actions: test train validate
 chop.actions.search: Runner RunnerContext SEARCH_STRATEGY_MAP SamplerContext SearchSpaceBase
     SearchStrategyOptuna Strategy Trial get_hw_runner get_sw_runner metric register_runner
     register_search_space register_strategy
-chop.actions.search.problem: Problem
-chop.actions.search.runners.base: RUNNERS Runner Scene Stopped Trial metric register_runner
-chop.actions.search.runners.labs: HW_RUNNERS SW_RUNNERS get_hw_runner get_sw_runner
 chop.actions.search.search: parse_search_config search
 chop.actions.search.search_space: SEARCH_SPACE_MAP SearchSpaceBase get_search_space_cls
 chop.actions.search.search_space.base: SearchSpaceBase
-chop.actions.search.search_space.registry: register_search_space
 chop.actions.search.strategies: SEARCH_STRATEGY_MAP get_search_strategy_cls
-chop.actions.search.strategies.base: SearchStrategyBase Strategy register_strategy
+chop.actions.search.strategies.base: SearchStrategyBase
 chop.actions.search.strategies.optuna: SearchStrategyOptuna
-chop.actions.search.report: find_record read_record report_page write_report
 chop.cli: ChopCLI
 chop.dataset: AVAILABLE_DATASETS MaseDataModule MaseDatasetInfo add_dataset_info get_dataset
     get_dataset_info
@@ -41,7 +36,7 @@ chop.models: MODELS MaseModelInfo get_model get_model_info get_tokenizer model
 chop.models.physical: PHYSICAL_MODELS
 chop.models.toy: TOY_MODELS
 chop.models.vision: VISION_MODELS
-chop.training.population: Outcome Report Unfit reason_against train_population
+chop.training.population: PopulationOutcome Report Unfit reason_against train_population
 chop.user_code: import_user_file
 chop.pipelines: AutoPipeline CompressionPipeline
 chop.tools.huggingface: get_tokenized_dataset get_trainer
@@ -63,7 +58,7 @@ chop.passes.graph.utils: check_func check_func_type deepcopy_mase_graph deepgeta
     get_input_index get_mase_op get_mase_type get_module_by_name get_module_by_target
     get_node_actual_target get_node_by_name get_node_target_by_name get_parent_name
     get_similar_node_actual_target init_project isinstance_but_not_subclass match_a_pattern v2p vf
-chop.passes.graph.analysis.cost: MacCounter RULES calculate_modules rule
+chop.passes.graph.analysis.cost: RULES calculate_modules rule
 chop.testing.audit: MacCounter
 chop.passes.graph.analysis.flop_estimator.calculator.calc_modules: calculate_modules
 chop.passes.graph.analysis.quantization: calculate_flops_pass

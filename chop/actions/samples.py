@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from chop.dataset.matching import named_inputs
 from chop.dataset.nested import copied, joined, pair_of, split_up
-from chop.numerics import at_rest
+from chop.numerics import frozen_weights
 from chop.training.outputs import Predictor
 from chop.training.tasks import TrainingTask
 
@@ -45,7 +45,7 @@ def samples_to_test(
 def model_outputs(model: nn.Module, inputs: Mapping[str, Tensor], batch_size: int) -> Tensor:
     """Return the predictions of a model."""
     predict = Predictor(model)
-    with at_rest(model):
+    with frozen_weights(model):
         # layers that work in place must not change the samples
         return torch.cat([predict(copied(part)) for part in split_up(dict(inputs), batch_size)])
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from chop.caches import cached
 from chop.dataset.base import Split
 from chop.dataset.nested import Inputs, rows_of
 from chop.dataset.tensors import (
@@ -95,18 +96,15 @@ def prepared(
     sources = [source] if isinstance(source, Path) else list(source)
     recipe = _recipe(sources, version, options or {})
     file = folder / f"prepared-{_key(sources, recipe['options'])}.safetensors"
-    cached = None if renew else _opened(file, recipe)
-    if cached is not None:
-        return cached
-    with locked(file):
-        cached = None if renew else _opened(file, recipe)  # another process was faster
-        if cached is not None:
-            return cached
+
+    def make() -> PreparedData:
         logger.info("preparing %s (once)", sources[0])
         _write(file, build(), recipe)
-        cached = _opened(file, recipe)
-    assert cached is not None, "the file just written can be read"
-    return cached
+        data = _opened(file, recipe)
+        assert data is not None, "the file just written can be read"
+        return data
+
+    return cached(file, lambda: None if renew else _opened(file, recipe), make, locked)
 
 
 def _recipe(sources: Sequence[Path], version: int, options: Mapping[str, Any]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Networks to start from, one file per family."""
 
+from chop import extensions
 from chop.models.base import (
     MODELS,
     get_model,
@@ -10,6 +11,8 @@ from chop.models.base import (
     register_mase_model,
 )
 from chop.models.info import MaseModelInfo, ModelSource, ModelTaskType
+
+extensions.register(__name__)
 
 __all__ = [
     "MODELS",

@@ -10,12 +10,11 @@ from chop.numerics.base import (
     from_dtype,
     from_precision,
 )
-from chop.numerics.weight_cache import at_rest, frozen_weights
+from chop.numerics.weight_cache import frozen_weights
 
 __all__ = [
     "FORMATS",
     "NumberFormat",
-    "at_rest",
     "check_keys",
     "config_keys",
     "format_in",

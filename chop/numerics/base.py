@@ -53,8 +53,6 @@ class NumberFormat(abc.ABC):
     advice: ClassVar[Mapping[str, str]] = {}  # key of the precision -> how to choose a missing one
     # options beyond the precision that metadata show where they differ from the default
     shown: ClassVar[tuple[str, ...]] = ()
-    # options that saved graphs of version 1 leave out, and what they meant in that version
-    earlier: ClassVar[Mapping[str, Any]] = {}
     # fields that None leaves to profiled statistics: statistic and entry of each
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
     # options of a weight that a bias without keys does not take

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,8 +20,6 @@ class BlockFP(BlockFormat, name="block_fp", suffix="BlockFP"):
     round up to the next power of two becomes the largest mantissa. With `carry` the block takes the
     next exponent instead, so that the element is rounded to nearest and all others half as finely.
     """
-
-    earlier: ClassVar[Mapping[str, Any]] = {"carry": True}
 
     width: int
     exponent_width: int

@@ -126,6 +126,3 @@ def frozen_weights(model: nn.Module) -> Iterator[None]:
         for layer in layers:
             if isinstance(layer._kept, _FrozenWeights):
                 layer._kept = layer._kept.afterwards()
-
-
-at_rest = frozen_weights  # its former name

@@ -95,9 +95,6 @@ def _spelt(subject: MaseGraph | nn.Module) -> set[str]:
     return {*layers, *map(node_name, layers)}
 
 
-Choice = NodeChoice  # the former name, which passes of users import
-
-
 def _kind(subject: MaseGraph | nn.Module) -> str:
     return "node" if isinstance(subject, MaseGraph) else "layer"
 

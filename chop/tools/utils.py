@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ LUTNET = ("generate_truth_table", "init_Conv2dLUT_weight", "init_LinearLUT_weigh
 
 def __getattr__(name: str) -> Any:
     if name in LUTNET:  # the passes are imported for these alone
-        return getattr(importlib.import_module("chop.passes.graph.transforms.lutnet"), name)
+        from chop.passes.graph.transforms import lutnet
+
+        return getattr(lutnet, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.dataset.nested import Inputs
-from chop.numerics import at_rest
+from chop.numerics import frozen_weights
 from chop.training.outputs import Predictor
 from chop.training.scores import Reduce, Score
 from chop.training.steps import Mixed
@@ -29,7 +29,7 @@ def evaluate(
     model.eval()
     tally, predict = task.tally(), Predictor(model, scores=task.of_scores)
     try:
-        with at_rest(model), torch.inference_mode(), mixed.autocast():
+        with frozen_weights(model), torch.inference_mode(), mixed.autocast():
             for number, (x, y) in enumerate(batches):
                 if number == limit:
                     break

@@ -55,8 +55,6 @@ HOMES = ("metrics.base", "samplers.base", "space.registry", "compat.labs", "comp
 
 
 def __getattr__(name: str) -> Any:
-    if name == "labs":  # the strategies of the labs, which `ch search` runs as well
-        return importlib.import_module(f"{__name__}.compat.labs")
     for home in HOMES if name in __all__ else ():
         module = importlib.import_module(f"{__name__}.{home}")
         if hasattr(module, name):

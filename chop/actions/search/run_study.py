@@ -69,7 +69,6 @@ def run_study(
     if settings.gradient is not None and location.engine == "ray":
         raise ConfigError("gradient trains all designs in one process; omit --engine ray")
     store = _open_study(location, spec, description)
-    spec = _as_begun(spec, store.about)
     with contextlib.closing(store), Running(location.folder) as running:
         move_previous_results(location)
         baseline = _baseline(worker)
@@ -152,14 +151,6 @@ def _open_study(location: StudyLocation, spec: StudySpec, description: Facts) ->
         store.close()
         raise
     return store
-
-
-def _as_begun(spec: StudySpec, about: Facts) -> StudySpec:
-    """Return the spec of a study; those of earlier versions did not begin with uniform designs."""
-    if "uniform_first" in about:
-        return spec
-    settings = spec.settings.model_copy(update={"uniform_first": False})
-    return dataclasses.replace(spec, settings=settings)
 
 
 def _learned(spec: StudySpec) -> StudySpec:

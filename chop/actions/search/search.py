@@ -70,7 +70,7 @@ def search(
     front_end: str = "auto",
 ) -> Results:
     """Search as the labs call it: `search_config` is a TOML file, or its `[search]` table."""
-    from chop.actions.search import labs
+    from chop.actions.search.compat import labs
     from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
     from chop.actions.search.space.untraced import is_module_style
@@ -105,7 +105,8 @@ def search(
             check_feasible(spec)
         return run_study(spec, chosen, visualizer)
 
-    if settings is not None:
+    if strategy_class is None:
+        assert settings is not None
         return run(tables, settings)
     folder = location.folder
     results: Results = labs.search_with(strategy_class, parent, tables, folder, run, visualizer)
@@ -142,7 +143,7 @@ def check_search(config: RunConfig, project: Project, from_file: Collection[str]
 
 def run_search(config: RunConfig, project: Project) -> None:
     """`ch search`."""
-    from chop.actions.search import labs
+    from chop.actions.search.compat import labs
     from chop.actions.search.space.registry import check_name
     from chop.actions.search.space.untraced import is_module_style
     from chop.actions.search.spec import parent as parents
@@ -190,7 +191,8 @@ def run_search(config: RunConfig, project: Project) -> None:
         source = parents.parent_checkpoint(config, project, model, data_module, alone=alone)
     parent = parent_of(model, *source)
     run = functools.partial(_apply_or_search, config, location, parent, is_checked=not is_trained)
-    if settings is not None:
+    if strategy_class is None:
+        assert settings is not None
         run(tables, settings)
     else:
         labs.search_with(strategy_class, parent, tables, location.folder, run)

@@ -5,7 +5,6 @@ Programs are built, kept and run in the cache: one in a project could come from 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chop.caches import forget_oldest
 from chop.files import naming, part_folder, read_json
 from chop.hardware.circuit import Backend, Circuit
 from chop.hardware.simulation.harness import HARNESS, PORTS_HEADER, ports_header
@@ -122,7 +122,7 @@ def build_circuit(
         maker = _Maker(circuit, programs, private, logs, key, waves, trace_depth, timeout)
         maker.make(_runtime(maker, cache))
         made = keep_folder(private / "done", cache / f"build-{key}")
-    _forget_old(cache)
+    forget_oldest(cache, "build-*", KEPT)
     return Build(made, is_new=True)
 
 
@@ -257,16 +257,6 @@ def _runtime(maker: _Maker, cache: Path) -> Path:
         name = Path(source).with_suffix(".o").name
         os.rename(maker.obj / name, done / name)
     return keep_folder(done, target)
-
-
-def _forget_old(folder: Path) -> None:
-    """Delete all builds but those used last."""
-    used_at: dict[Path, float] = {}
-    for build in folder.glob("build-*"):
-        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
-            used_at[build] = build.stat().st_mtime
-    for old in sorted(used_at, key=used_at.__getitem__, reverse=True)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_sources(circuit: Circuit, private: Path) -> list[str]:

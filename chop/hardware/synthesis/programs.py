@@ -11,7 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from chop.files import cache_folder, locked_file, write_whole
+from chop.caches import cached
+from chop.files import cache_folder, write_whole
 from chop.hardware.tools import INSTALL, Tool, ToolError, find_program, run_tool
 
 __all__ = ["Program", "find_nextpnr", "find_yosys"]
@@ -47,14 +48,14 @@ class Program:
         if self.wheel is None:
             return
         mark = cache_folder() / "yowasp" / f"{self.wheel}-{self.version}.prepared"
-        if mark.is_file():
-            return
-        with locked_file(mark):
-            if not mark.is_file():
-                logger.info("Preparing %s, which takes a minute before its first run", self)
-                log = mark.with_suffix(".log")
-                run_tool(self.tool, ["--version"], log=log, folder=mark.parent)
-                write_whole(mark, f"{self}\n")
+
+        def prepare() -> Path:
+            logger.info("Preparing %s, which takes a minute before its first run", self)
+            log = mark.with_suffix(".log")
+            run_tool(self.tool, ["--version"], log=log, folder=mark.parent)
+            return write_whole(mark, f"{self}\n")
+
+        cached(mark, lambda: mark if mark.is_file() else None, prepare)
 
 
 def find_yosys() -> Program:

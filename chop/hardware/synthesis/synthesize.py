@@ -11,7 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from chop.files import locked_file, part_folder, read_json, write_whole
+from chop.caches import cached
+from chop.files import part_folder, read_json, write_whole
 from chop.hardware.circuit import Circuit
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.synthesis.count import count_cells
@@ -57,21 +58,21 @@ def synthesize_circuit(
     nextpnr = find_nextpnr() if place else None
     stem = f"{target}-{_key(circuit, yosys, nextpnr)}"
     file = folder / f"{stem}.json"
-    if (known := _cached(file)) is not None:
-        return known
-    with locked_file(file), part_folder(file) as work:
-        if (known := _cached(file)) is not None:
-            return known
-        result = _synthesized(circuit, target, yosys, work, folder / f"{stem}.log", timeout)
-        if nextpnr is not None:
-            log = folder / f"{stem}-place.log"
-            wanted = 1e3 / circuit.clock_period
-            placed = place_netlist(
-                nextpnr, work / NETLIST, circuit.top, result, wanted, log, timeout
-            )
-            result = replace(result, placement=placed)
+
+    def make() -> Synthesis:
+        with part_folder(file) as work:
+            result = _synthesized(circuit, target, yosys, work, folder / f"{stem}.log", timeout)
+            if nextpnr is not None:
+                log = folder / f"{stem}-place.log"
+                wanted = 1e3 / circuit.clock_period
+                placed = place_netlist(
+                    nextpnr, work / NETLIST, circuit.top, result, wanted, log, timeout
+                )
+                result = replace(result, placement=placed)
         write_whole(file, json.dumps({"layout": LAYOUT, **asdict(result)}, indent=1) + "\n")
-    return result
+        return result
+
+    return cached(file, lambda: _read(file), make)
 
 
 def _check(circuit: Circuit, target: Target, timeout: float | None, place: bool) -> None:
@@ -97,7 +98,7 @@ def _key(circuit: Circuit, *programs: Program | None) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def _cached(file: Path) -> Synthesis | None:
+def _read(file: Path) -> Synthesis | None:
     """Return the result in a file, None if there is none or it cannot be read."""
     if not file.is_file():
         return None

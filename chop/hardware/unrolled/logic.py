@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from chop.caches import Lru
 from chop.hardware.tools import ToolError
 from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.checking import expected_codes, logic_codes, random_codes
@@ -83,19 +83,13 @@ class LayerLogic:
         return sum(int(stage.out_kifs.sum()) for stage in self.stages(period))
 
 
-_kept: OrderedDict[str, LayerLogic] = OrderedDict()
+_kept: Lru[str, LayerLogic] = Lru(MOST_KEPT)
 
 
 def layer_logic(graph: IntegerGraph, layer: Layer) -> LayerLogic:
     """Return the logic of a layer; layers of equal content are traced once."""
     key = _key(graph, layer)
-    if key in _kept:
-        _kept.move_to_end(key)
-        return _kept[key]
-    made = _kept[key] = _from_disk(graph, layer, key) or _new(graph, layer, key)
-    if len(_kept) > MOST_KEPT:
-        _kept.popitem(last=False)
-    return made
+    return _kept.get_or(key, lambda: _from_disk(graph, layer, key) or _new(graph, layer, key))
 
 
 def forget_logic() -> None:

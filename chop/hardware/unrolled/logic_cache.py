@@ -6,7 +6,6 @@ alkaid's version and of the code that traces, so that no entry is ever out of da
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import json
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from chop.caches import forget_oldest
 from chop.files import cache_folder, write_whole
 from chop.hardware.unrolled.stages import Logic
 
@@ -75,17 +75,7 @@ def write_entry(file: Path, told: dict[str, Any]) -> None:
     except OSError as error:
         logger.debug("the logic of a layer is not kept: %s", error)
         return
-    _forget_old(file.parent)
-
-
-def _forget_old(folder: Path) -> None:
-    """Delete all entries but those used last."""
-    used_at: dict[Path, float] = {}
-    for entry in folder.glob("*.json.gz"):
-        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
-            used_at[entry] = entry.stat().st_mtime
-    for old in sorted(used_at, key=used_at.__getitem__, reverse=True)[MOST_ENTRIES:]:
-        old.unlink(missing_ok=True)
+    forget_oldest(file.parent, "*.json.gz", MOST_ENTRIES)
 
 
 def encoded(logic: Logic, constants: dict[int, int]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from chop.ir.graph.names import OWN_LAYERS, TORCH_LAYERS, ForeignName
+from chop.ir.graph.names import ForeignName, is_known
 
 INTERNAL = frozenset(vars(nn.Module()))
 NAME = re.compile(r"(?!__)\w+", re.ASCII)
@@ -89,12 +89,12 @@ def _is_of_class(cls: type, key: str, plain: bool) -> bool:
     """Whether the class defines this name; users' constants may be replaced."""
     known = inspect.getattr_static(cls, key, None)
     behaves = callable(known) or hasattr(known, "__get__")
-    return known is not None and (behaves or not plain or _is_known(cls))
+    return known is not None and (behaves or not plain or is_known(cls))
 
 
 def _check_value(where: str, cls: type, key: str, value: Any) -> None:
     """Refuse functions and classes, except in users' layers and in a few of torch's."""
-    if not _is_known(cls):
+    if not is_known(cls):
         return
     leaves = list(_leaves(value))
     if key in FUNCTIONS and any(isinstance(leaf, type) for leaf in leaves):
@@ -115,16 +115,11 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_known(cls: type) -> bool:
-    """Whether a layer is part of torch or MASE."""
-    return cls.__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
-
-
 @cache
 def _needed(cls: type) -> frozenset[str]:
     """The attributes that the constructors of a class always set; empty for users' layers."""
     attributes: set[str] = set()
-    for base in cls.__mro__ if _is_known(cls) else ():
+    for base in cls.__mro__ if is_known(cls) else ():
         if base in (nn.Module, object) or "__init__" not in vars(base):
             continue
         body = _body(vars(base)["__init__"])

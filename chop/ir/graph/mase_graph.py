@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
-import chop
+from chop import extensions
 from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import KEPT_BY_NEITHER, noticed_by_fx, warn_of_contexts
@@ -355,7 +354,8 @@ class MaseGraph:
 
     def to_integers(self) -> IntegerGraph:
         """Return this quantised network in whole numbers, as codes with known widths and scales."""
-        return importlib.import_module(chop.INTEGER_GRAPHS).integer_graph(self)  # type: ignore[no-any-return]
+        integers: IntegerGraph = extensions.convert(self, "integers")
+        return integers
 
     def draw(self, file: str | Path = "mase_graph.svg") -> Path:
         """Draw the graph to an SVG file, which any browser shows."""

@@ -117,8 +117,8 @@ def _reason(error: Exception) -> str:
     return text.partition("\n")[0] or type(error).__name__
 
 
-def read_json(file: Path, form: str, latest: int) -> dict[str, Any]:
-    """Return the content of a JSON file of MASE's format `form`, up to the version `latest`."""
+def read_json(file: Path, form: str, wanted: int) -> dict[str, Any]:
+    """Return the content of a JSON file of MASE's format `form` and the version `wanted`."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -126,12 +126,12 @@ def read_json(file: Path, form: str, latest: int) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != form:
         raise GraphFileError(f"{file} was not saved by MASE: its format is not {form!r}")
     version = content.get("version")
-    if type(version) is not int or version < 1:
+    if type(version) is not int:
         raise GraphFileError(f"{file} is damaged: its version {version!r:.40} is not a number")
-    if version > latest:
+    if version != wanted:
         raise GraphFileError(
-            f"{file} is of version {version}, and this MASE reads up to version {latest}; "
-            f"load it with a newer MASE"
+            f"{file} is of version {version}, and this MASE reads version {wanted}; load it with "
+            f"the MASE that saved it"
         )
     return content
 

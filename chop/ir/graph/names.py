@@ -19,7 +19,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-import chop
+from chop import extensions
 from chop.ir.graph.aten_names import is_of_torch_func
 from chop.ir.graph.tracer import wrapped_functions
 from chop.ir.operators import Overload, Overloads
@@ -27,7 +27,6 @@ from chop.ir.ops import OPS, PATHS, StandIn
 from chop.ir.pure import FUNCTIONS, METHODS, NAMED, NAMES_OF, OPERATORS
 
 TORCH_LAYERS = "torch.nn.modules."
-OWN_LAYERS = chop.LAYER_PACKAGES
 MODULE = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", re.ASCII)
 PUBLIC = re.compile(r"[A-Za-z]\w*", re.ASCII)
 USER_FILE = re.compile(r"(mase_user_\w+)_[0-9a-f]{8}")  # the hash is that of a path on one machine
@@ -130,6 +129,12 @@ def _is_layer(value: Any) -> bool:
     )
 
 
+def is_known(cls: type) -> bool:
+    """Whether a layer is part of torch or MASE."""
+    home = cls.__module__
+    return home.startswith(TORCH_LAYERS) or extensions.is_of_package(home)
+
+
 @cache
 def _torch_layers() -> dict[str, type]:
     homes = [home for name, home in sys.modules.items() if name.startswith(TORCH_LAYERS)]
@@ -140,13 +145,14 @@ def _torch_layers() -> dict[str, type]:
 def _own_layer(module: str, name: str) -> Any:
     """A layer that MASE defines; quantized ones are created on demand."""
     cls = _of_mase(module, name)
-    defined = isinstance(cls, type) and cls.__module__.startswith(OWN_LAYERS)
-    return cls if defined else None
+    return cls if isinstance(cls, type) and extensions.is_of_package(cls.__module__) else None
 
 
 def _of_mase(module: str, name: str) -> Any:
     """A public attribute of one of MASE's modules."""
-    if not module.startswith(OWN_LAYERS) or not MODULE.fullmatch(module):
+    if not extensions.is_of_package(module) and module.startswith("chop."):
+        extensions.import_all()
+    if not extensions.is_of_package(module) or not MODULE.fullmatch(module):
         return None
     try:
         home = importlib.import_module(module)

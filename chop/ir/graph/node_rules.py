@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir.graph.encoding import DEVICE
-from chop.ir.graph.names import OWN_LAYERS, TORCH_LAYERS, ForeignName, check_method
+from chop.ir.graph.names import ForeignName, check_method, is_known
 from chop.ir.nested import named_output, named_tuple
 from chop.ir.operators import Overload, Overloads
 from chop.ir.ops import StandIn, identify
@@ -117,7 +117,7 @@ def _check_layer(node: fx.Node, root: nn.Module) -> None:
     nested = isinstance(layer, fx.GraphModule)
     if layer is None or nested or type(layer).forward is nn.Module.forward:
         raise ForeignName(f"it calls {node.target!r:.60}, which is not a layer of it")
-    users = not type(layer).__module__.startswith((TORCH_LAYERS, *OWN_LAYERS))
+    users = not is_known(type(layer))
     _check_arguments(
         [*node.args, *node.kwargs.values()], _is_any if users else _is_word, dicts=users
     )

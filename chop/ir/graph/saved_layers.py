@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-import chop
+from chop import extensions
 from chop.ir.graph.encoding import ATTRIBUTES, Decoder, Encoder, Tensors
 from chop.ir.graph.layer_rules import INTERNAL, check_layer, derived_attributes
 from chop.ir.graph.names import ForeignName, SavedNames
@@ -213,8 +212,7 @@ def rebuilt_layers(
     layers = _Layers(tensors, names)
     tables = {key for row in rows for key, value in row.items() if isinstance(value, dict)}
     if tables - TABLES - EXTRAS.keys():
-        for module in chop.LAYER_EXTRAS:
-            importlib.import_module(module)
+        extensions.import_all()
     for row in rows:
         layers.add(row)
     root = layers.by_name[""]

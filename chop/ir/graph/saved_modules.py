@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-import chop
+from chop import extensions
 from chop.files import replaced_folder, restore_folder, write_safetensors
 from chop.ir.graph.encoding import Tensors
 from chop.ir.graph.fast_paths import forbid_fast_paths
@@ -50,7 +50,7 @@ def transformed_layers(model: nn.Module, also: Iterable[str] = ()) -> dict[str, 
         ancestors = [name[:i] for i, letter in enumerate(name) if letter == "."] + [""]
         if any(parent in chosen for parent in ancestors if parent != name):
             continue
-        ours = type(layer).__module__.startswith(chop.TRANSFORMED_LAYERS)
+        ours = extensions.is_of_package(type(layer).__module__, transformed=True)
         if name in names or ours or any(extra.read(layer) for extra in EXTRAS.values()):
             chosen[name] = layer
     return chosen

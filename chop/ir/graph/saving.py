@@ -43,7 +43,6 @@ from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
-from chop.numerics import FORMATS
 
 FORMAT, VERSION = "mase-graph", 2
 GRAPH, STATE, META = "graph.json", "state_dict.safetensors", "node_meta_param.toml"
@@ -128,14 +127,14 @@ def _trained_on(facts: Any) -> dict[str, Any]:
 
 
 def _front_end(name: Any) -> str:
-    """Check the note of the front end; older files have none, and are of torch.fx."""
+    """Check the note of the front end."""
     if name not in FRONT_ENDS:
         raise ValueError(f"its front end is {name!r:.40}, and not one of {', '.join(FRONT_ENDS)}")
     return str(name)
 
 
 def made_from(folder: str | Path) -> dict[str, str]:
-    """Return what the graph in `folder` was made from; {} for older files."""
+    """Return what the graph in `folder` was made from; {} if unknown."""
     return _note(folder, "made_from", _made_from)
 
 
@@ -200,8 +199,6 @@ def load_graph(
     tensors = read_tensors(path / STATE, map_location)
     names = SavedNames(user_definitions(custom_ops))
     try:
-        if content["version"] == 1:
-            _complete_configs(content)
         graph = _built(content, tensors, names)
     except ForeignName as error:
         raise GraphFileError(f"{path / GRAPH} was not loaded: {error}") from error
@@ -235,17 +232,6 @@ def _has_its_value(entry: Any) -> bool:
         return type(value) is entry.get("type")
     is_like_it = entry.get("torch_dtype") == value.dtype
     return is_like_it and [*value.shape] == [*(entry.get("shape") or ())]
-
-
-def _complete_configs(content: dict[str, Any]) -> None:
-    """Add the options that configs of version 1 leave out, with the meaning that they had."""
-    rows = [(row, "attributes") for row in content["modules"]]
-    rows += [(row, "kwargs") for row in content["nodes"]]
-    for row, part in rows:
-        table = row.get(part)
-        config = table.get("config") if isinstance(table, dict) else None
-        if isinstance(config, dict) and isinstance(name := config.get("name"), str):
-            table["config"] = {**(FORMATS[name].earlier if name in FORMATS else {}), **config}
 
 
 def is_saved_graph(folder: str | Path) -> bool:
@@ -286,7 +272,7 @@ def _built(content: dict[str, Any], tensors: dict[str, Tensor], names: SavedName
     graph = MaseGraph(model)
     graph.meta["made_from"] = _made_from(content.get("made_from", {}))
     graph.meta["trained_on"] = _trained_on(content.get("trained_on", {}))
-    graph.front_end = _front_end(content.get("front_end", "fx"))
+    graph.front_end = _front_end(content["front_end"])
     graph.cf_args = decode(content["cf_args"])
     settings = Decoder(names, tensors, kinds=VALUES | {"function"})
     graph.custom_ops = checked_custom_ops(settings(content["custom_ops"]))

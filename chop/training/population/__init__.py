@@ -4,6 +4,4 @@ from chop.training.population.architecture import Unfit
 from chop.training.population.population import PopulationOutcome, Report
 from chop.training.population.training import reason_against, train_population
 
-__all__ = ["Outcome", "PopulationOutcome", "Report", "Unfit", "reason_against", "train_population"]
-
-Outcome = PopulationOutcome  # the former name, which scripts import
+__all__ = ["PopulationOutcome", "Report", "Unfit", "reason_against", "train_population"]

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import math
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -235,55 +234,6 @@ def test_a_study_is_resumed_with_the_same_values_of_keys_that_have_one(context, 
     key = "seq_blocks_2/config/rounding"
     with pytest.raises(ConfigError, match=rf"its single_choices\.{key} is \['even'\], not \['fl"):
         run(context, tmp_path, table, resume=True)
-
-
-def test_a_study_of_a_version_that_rounded_differently_is_not_continued(context, tmp_path):
-    fields = {"width": [4, 6], "exponent_width": [8], "exponent_bias": [127], "block_size": [[4]]}
-    blocks = {f"{o}_{key}": values for o in ("data_in", "weight") for key, values in fields.items()}
-    table = tables(setup={"n_trials": 1})
-    table["search_space"]["seed"] = {"seq_blocks_2": {"config": {"name": ["block_fp"], **blocks}}}
-    run(context, tmp_path, table)
-    run(context, tmp_path, table, resume=True)
-    (journal,) = tmp_path.glob("*.journal")
-    text = journal.read_text()
-    assert '"formats"' in text
-    text = re.sub(r',"formats":\{.*?\}\}', "", text)  # as versions before it wrote
-    journal.write_text(re.sub(r',"single_choices":\{.*?\}', "", text))
-    former = r"of an earlier version, with carry = true for block_fp; set carry = \[true\] in every"
-    with pytest.raises(ConfigError, match=former):
-        run(context, tmp_path, table, resume=True)
-    config = table["search_space"]["seed"]["seq_blocks_2"]["config"]
-    config["weight_carry"] = [True]
-    with pytest.raises(ConfigError, match=former):
-        run(context, tmp_path, table, resume=True)
-    config["carry"] = [True]
-    table["strategy"]["setup"]["n_trials"] = 2
-    assert len(rows(run(context, tmp_path, table, resume=True))) == 2
-
-
-def test_a_study_of_a_version_that_counted_weights_is_continued_with_that_definition(
-    context, tmp_path
-):
-    counted = {"hw_runner": {"average_bitwidth": {}}}
-    run(context, tmp_path, tables(setup={"n_trials": 1}, **counted))
-    (journal,) = tmp_path.glob("*.journal")
-    text = journal.read_text()
-    assert '"count":"all"' in text
-    text = re.sub(r'"count":"all"', "", text)  # as a version wrote that already counted all
-    journal.write_text(text)
-    assert len(rows(run(context, tmp_path, tables(setup={"n_trials": 1}, **counted), resume=True)))
-    weights = tables(hw_runner={"average_bitwidth": {"count": "weights"}})
-    with pytest.raises(ConfigError, match=r"earlier version, with count = .all. for"):
-        run(context, tmp_path, weights, resume=True)
-    journal.write_text(re.sub(r'"uniform_first":\w+,', "", text))  # as versions before it wrote
-    sentence = r'of an earlier version, with count = "weights" for average_bitwidth; set count = '
-    with pytest.raises(ConfigError, match=sentence + r'"weights" in search\.strategy\.hw_runner\.'):
-        run(context, tmp_path, tables(setup={"n_trials": 2}, **counted), resume=True)
-    table = tables(setup={"n_trials": 2}, hw_runner={"average_bitwidth": {"count": "weights"}})
-    assert len(rows(run(context, tmp_path, table, resume=True))) == 2
-    explicit = tables(hw_runner={"average_bitwidth": {"count": "all"}})
-    run(context, tmp_path / "new", tables(setup={"n_trials": 1}, **counted))
-    run(context, tmp_path / "new", explicit, resume=True)  # the default, written out
 
 
 def test_applying_designs_of_another_file_is_refused(context, tmp_path):

@@ -1,7 +1,5 @@
 """Uniform designs come first: the widest, the narrowest, and the parent's own."""
 
-import json
-
 import pytest
 
 from chop.actions.search.samplers.base import STRATEGIES, SamplerContext, strategy_named
@@ -153,28 +151,6 @@ def test_they_can_be_switched_off(tmp_path):
     assert designs[0] != uniform_designs(CHOICES)[0]
     random = strategy_named("random")(SamplerContext(CHOICES, TWO, 4, 7))
     assert designs == [random.ask(number) for number in range(4)]
-
-
-def without_key(journal, key):
-    """Remove a key from the description of a study, as an earlier version wrote it."""
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    for line in lines:
-        about = line.get("user_attr", {}).get("about")
-        if isinstance(about, dict):
-            del about[key]
-    journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["nsgaii", "random", "tpe"])
-def test_a_study_that_began_without_them_goes_on_without_them(searches, sampler):
-    setup = f"sampler = '{sampler}'\nuniform_first = false\nn_trials = "
-    searches.run(searches.config(f"{setup}12"), out="whole")
-    searches.run(searches.config(f"{setup}5"))
-    without_key(searches.results() / "search.journal", "uniform_first")
-    config = searches.config(f"sampler = '{sampler}'\nn_trials = 12")
-    searches.run(config, "--resume")
-    assert searches.table() == searches.table("whole")
 
 
 @pytest.mark.slow

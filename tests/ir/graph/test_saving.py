@@ -359,34 +359,10 @@ class Product(nn.Module):
         return torch.matmul(self.fc(x), x.T)
 
 
-def in_blocks(graph, **options):
-    """Quantise the layer and the function of a graph to block_fp."""
-    fields = {"width": 4, "exponent_width": 8, "exponent_bias": 127, "block_size": [1, 4]}
-    config = {f"{o}_{k}": v for o in ("data_in", "weight") for k, v in fields.items()}
-    table = {"config": {"name": "block_fp", **config, **options}}
-    return run_pass("quantize", graph, {"by": "type", "linear": table, "matmul": table})[0]
-
-
-def test_blocks_of_a_file_of_version_1_raise_exponents_as_they_did(tmp_path):
-    x = torch.tensor([[0.97, 0.1, 0.3, 0.5], [0.2, -1.99, 0.6, 0.7]])
-    graph = MaseGraph(Product())
-    run_pass("init_metadata", graph)
-    run_pass("add_common_metadata", graph, {"dummy_in": {"x": x}})
-    raised = in_blocks(graph.clone(), carry=True).model(x)
-    present = in_blocks(graph.clone())
-    assert not torch.equal(present.model(x), raised)
-    present.export(tmp_path)
-    assert torch.equal(MaseGraph.from_checkpoint(tmp_path).model(x), present.model(x))
-    older = edited(tmp_path, lambda content: content.update(version=1))
-    assert torch.equal(older.model(x), raised)
-    older.export(tmp_path / "again")  # with the option, in the present version
-    assert torch.equal(MaseGraph.from_checkpoint(tmp_path / "again").model(x), raised)
-
-
 @pytest.mark.parametrize(
     ("options", "rounding"),
     [
-        ({"floor": True}, "floor"),  # as earlier versions wrote it
+        ({"floor": True}, "floor"),
         ({"weight_floor": True, "overflow": "wrap"}, "floor"),
         ({"rounding": "up", "overflow": "symmetric"}, "up"),
     ],
@@ -407,9 +383,8 @@ def test_rounding_and_overflow_come_back(options, rounding, tmp_path):
 
 
 @pytest.mark.parametrize("config", [None, 3, [], {}, {"name": None}, {"name": ["block_fp"]}])
-def test_odd_configs_of_version_1_are_refused_or_ignored(saved, config):
+def test_odd_configs_are_refused(saved, config):
     def change(content):
-        content["version"] = 1
         content["nodes"][0]["kwargs"] = {"config": config}
 
     with pytest.raises(ValueError, match=r"graph\.json"):
@@ -432,13 +407,14 @@ def test_a_part_of_another_kind_is_refused(saved):
                 MaseGraph.from_checkpoint(saved)
 
 
-def test_foreign_and_newer_folders_are_refused(saved, tmp_path):
+def test_foreign_folders_and_other_versions_are_refused(saved, tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         MaseGraph.from_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="is not a saved graph"):
         MaseGraph.from_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=r"version 99.*newer MASE"):
-        edited(saved, lambda c: c.update(version=99))
+    for other in (1, 99):
+        with pytest.raises(ValueError, match=rf"version {other}.*with the MASE that saved it"):
+            edited(saved, lambda c, other=other: c.update(version=other))
     with pytest.raises(ValueError, match="was not saved by MASE: its format is not 'mase-graph'"):
         edited(saved, lambda c: c.update(format="onnx"))
 

@@ -30,7 +30,6 @@ __all__ = [
     "SEARCH_SPACE_MAP",
     "SEARCH_STRATEGY_MAP",
     "GraphSearchSpaceMixedPrecisionPTQ",
-    "Problem",
     "SearchSpaceBase",
     "SearchStrategyBase",
     "SearchStrategyOptuna",
@@ -40,22 +39,6 @@ __all__ = [
     "unflatten_dict",
 ]
 MAX_VALUES = 10_000  # of a key whose values are listed
-
-
-class Problem(Parent):
-    """A parent by its former name, with the tables of the file, which have no effect."""
-
-    def __init__(
-        self,
-        graph: MaseGraph,
-        model_info: Any,
-        task: str,
-        data_module: Any,
-        search: Mapping[str, Any],
-        accelerator: str = "auto",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(graph, model_info, task, data_module, accelerator, seed)
 
 
 class GraphSearchSpaceMixedPrecisionPTQ(SearchSpaceBase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from chop.actions.search.metrics.base import Metrics, Runner, RunnerContext, Trial, register_runner
 from chop.actions.search.metrics.costs import costs_of
@@ -20,8 +20,6 @@ class AverageBitwidth(Runner):
     `compare_to` / average. `count` is "all", or "weights" for the weights of layers alone, without
     biases, norms and buffers: the labs' definition, which also holds if `compare_to` is given.
     """
-
-    earlier: ClassVar[Mapping[str, str]] = {"count": "weights"}
 
     def __init__(
         self,

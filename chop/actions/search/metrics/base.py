@@ -101,16 +101,9 @@ class Runner:
     needs_graph: ClassVar[bool] = False  # whether it cannot measure a model without a graph
     # whether its metrics depend on the values of weights, and are measured again after training
     reads_weights: ClassVar[bool] = False
-    # what options meant in earlier versions, which did not store them with a study
-    earlier: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
-
-    @property
-    def scene(self) -> RunnerContext:
-        """The former name of `context`."""
-        return self.context
 
     def available(self) -> tuple[str, ...]:
         """The names of `metrics`, for runners of users that ask for them."""
@@ -203,13 +196,11 @@ def metric(
     *,
     side: Side,
     better: Direction,
-    counted: bool = False,
     needs_graph: bool = False,
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
     """Register `fn(trial, *, option=default) -> float` as a runner that measures one metric.
 
-    A metric that `needs_graph` is refused for models without one. `counted` has no effect; files
-    for earlier versions set it.
+    A metric that `needs_graph` is refused for models without one.
     """
 
     def wrap(fn: Callable[..., float]) -> Callable[..., float]:

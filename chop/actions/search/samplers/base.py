@@ -46,11 +46,6 @@ class Strategy:
     def __init__(self, context: SamplerContext) -> None:
         self.context = context
 
-    @property
-    def quest(self) -> SamplerContext:
-        """The former name of `context`."""
-        return self.context
-
     @classmethod
     def options(cls) -> dict[str, Any] | None:
         """Return the keys of `setup.sampler_options` and their types; None if any key is valid."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from chop.actions.search.space.checks import Check, problem_of, refuse_choices, 
 from chop.actions.search.space.choices import Parameter, choice_of, unflatten_dict
 from chop.actions.search.space.operands import lacking_operands
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
+from chop.caches import Lru
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 from chop.registry import UnknownName
@@ -62,8 +62,8 @@ class NodePassSpace(PassSpace):
         self, graph: MaseGraph, run: GraphPass, by: str, seed: Mapping[str, Any], where: str
     ) -> None:
         self.run, self._graph = run, graph
-        self._tables: OrderedDict[Any, Config] = OrderedDict()
-        self._numbers: OrderedDict[Any, Config] = OrderedDict()
+        self._tables: Lru[Any, Config] = Lru(MAX_TABLES)
+        self._numbers: Lru[Any, Config] = Lru(MAX_TABLES)
         self._resolver: Resolver | None = None
         nodes = list(_eligible(graph, run.name, by, seed))
         self.nodes = [node.name for node in nodes]
@@ -120,12 +120,7 @@ class NodePassSpace(PassSpace):
 
         if not is_calibrated(config):
             return config
-        key = (node, frozen(config))
-        if key not in self._numbers:
-            self._numbers[key] = self._calibrated(node, config)
-            if len(self._numbers) > MAX_TABLES:
-                self._numbers.popitem(last=False)
-        return self._numbers[key]
+        return self._numbers.get_or((node, frozen(config)), self._calibrated, node, config)
 
     def _calibrated(self, node: str, config: Config) -> Config:
         from chop.passes.graph.transforms.quantize.resolve import Resolver
@@ -146,14 +141,7 @@ class NodePassSpace(PassSpace):
 
     def _table(self, config: Mapping[str, Any]) -> Config:
         """Return the table of one node; equal ones are the same object, which is read-only."""
-        key = frozen(config)
-        if key in self._tables:
-            self._tables.move_to_end(key)
-            return self._tables[key]
-        table = self._tables[key] = {"config": dict(config)}
-        if len(self._tables) > MAX_TABLES:
-            self._tables.popitem(last=False)
-        return table
+        return self._tables.get_or(frozen(config), lambda: {"config": dict(config)})
 
     def steps(self, config: Config) -> list[tuple[str, Config]]:
         widened: Config = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import fx, nn
 
 from chop.actions.search.space.pass_spaces import frozen
+from chop.caches import Lru
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics.weight_cache import CachedWeight, ObservedParameter, TrackedWeights
 from chop.passes.graph.transforms.quantize.quantize import (
@@ -36,21 +36,17 @@ class _Entry(NamedTuple):
     version: int
 
 
-class _WeightCache(OrderedDict[Key, _Entry]):
-    """Rounded weights by layer, parameter and format; the oldest are dropped to save memory."""
+class _WeightCache(Lru[Key, _Entry]):
+    """Rounded weights by layer, parameter and format."""
 
-    used = 0  # bytes
     # torch's fused optimisers write without counting versions: then the bits are compared
     trained = False
 
-    def put(self, key: Key, entry: _Entry) -> None:
-        if key in self:
-            self.used -= self.pop(key).cached.rounded.nbytes
-        self[key] = entry
-        self.used += entry.cached.rounded.nbytes
-        while self.used > MAX_BYTES and len(self) > 1:
-            _, oldest = self.popitem(last=False)
-            self.used -= oldest.cached.rounded.nbytes
+    def __init__(self) -> None:
+        super().__init__(MAX_BYTES)
+
+    def _weight(self, entry: _Entry) -> int:
+        return entry.cached.rounded.nbytes
 
 
 class _LayerWeights(TrackedWeights):
@@ -91,7 +87,7 @@ class _Slot:
     node: fx.Node
     original: tuple[str, Any, tuple[Any, ...], dict[str, Any]]  # op, target, args, kwargs
     layer: nn.Module | None
-    forms: OrderedDict[Key, Form] = field(default_factory=OrderedDict)
+    forms: Lru[Key, Form] = field(default_factory=lambda: Lru(MAX_FORMS))
     table: Any = None
     current: Key = ()
     noted: Key = ()  # the form that the metadata describe
@@ -184,15 +180,11 @@ class ReconfigurableGraph:
         layer.training = self.graph.model.training
 
     def _form(self, slot: _Slot, key: Key, config: Mapping[str, Any]) -> Form:
-        if key in slot.forms:
-            slot.forms.move_to_end(key)
-        else:
+        form = slot.forms.get(key)
+        if form is None:
             checked = node_config(slot.node.name, {"config": dict(config)})
-            form = quantized_form(self.graph, slot.node, checked)
+            form = slot.forms.put(key, quantized_form(self.graph, slot.node, checked))
             if isinstance(form, Quantized):
                 # weights are rounded once for each format, for all designs
                 vars(form)["_kept"] = _LayerWeights(self._cache, slot.node.name, form)
-            slot.forms[key] = form
-            if len(slot.forms) > MAX_FORMS:
-                slot.forms.popitem(last=False)
-        return slot.forms[key]
+        return form

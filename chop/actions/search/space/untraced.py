@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +14,14 @@ from chop.actions.search.space.base import Candidate, Space
 from chop.actions.search.space.checks import refuse_choices
 from chop.actions.search.space.choices import Parameter
 from chop.actions.search.space.pass_spaces import (
+    MAX_TABLES,
     Config,
     NodePassSpace,
     check_formats,
     keys_of_format,
 )
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
+from chop.caches import Lru
 from chop.log import quieter
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 
@@ -91,8 +92,7 @@ class LayerPassSpace(NodePassSpace):
         self.nodes = list(layers)
         self.first = {name: first.setdefault(id(m), name) for name, m in layers.items()}
         self.parameters = []
-        self._tables: OrderedDict[Any, Config] = OrderedDict()
-        self._numbers: OrderedDict[Any, Config] = OrderedDict()
+        self._tables, self._numbers = Lru(MAX_TABLES), Lru(MAX_TABLES)
         self._layers = layers
         nodes: list[Any] = [_described(name, layer) for name, layer in layers.items()]
         graph: Any = SimpleNamespace(nodes=nodes)

@@ -1,6 +1,5 @@
 """Passes that save graphs and load them again, also for other tools."""
 
-from chop.passes.graph.interface import pruning as _pruning  # noqa: F401  it registers itself
 from chop.passes.graph.interface.export_onnx import export_onnx_interface_pass
 from chop.passes.graph.interface.save_and_load import (
     load_mase_graph_interface_pass,

@@ -1,7 +1,5 @@
 """Cost of a graph: one rule per op, and the pass that applies them."""
 
-from typing import Any
-
 # importing these registers their rules
 from chop.passes.graph.analysis.cost import composed, elementwise, products  # noqa: F401
 from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Product, count, rule
@@ -26,12 +24,3 @@ __all__ = [
     "count",
     "rule",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Find `MacCounter`, which used to live here, in `chop.testing.audit`."""
-    if name != "MacCounter":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from chop.testing.audit import MacCounter
-
-    return MacCounter

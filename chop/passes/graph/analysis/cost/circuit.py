@@ -8,11 +8,11 @@ layers and the digits of their weights are read. The numbers are those of
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 
 from torch import fx
 
+from chop.caches import Lru
 from chop.hardware.estimate import Estimate, estimate
 from chop.hardware.estimate.cost import Cost, metrics_of
 from chop.hardware.estimate.formula import CodeRange
@@ -31,11 +31,9 @@ from chop.passes.graph.analysis.cost.circuit_steps import (
     Unsupported,
     Weighted,
 )
-from chop.passes.graph.analysis.cost.ledger import Ledger, Line, ledger_of
+from chop.passes.graph.analysis.cost.ledger import MAX_LEDGERS, Ledger, Line, ledger_of
 from chop.passes.graph.transforms.integers import RULES, moving_rules, weighted_rules
 from chop.passes.graph.transforms.integers import pointwise_rules as pointwise
-
-MAX_LEDGERS = 4
 
 
 class CircuitLedger:
@@ -119,7 +117,7 @@ def _step(line: Line, made: IntegerNode | None, template: IntegerGraph) -> Circu
     raise Unsupported
 
 
-_LEDGERS: OrderedDict[int, tuple[Ledger, CircuitLedger | None]] = OrderedDict()
+_LEDGERS: Lru[int, tuple[Ledger, CircuitLedger | None]] = Lru(MAX_LEDGERS)
 
 
 def circuit_cost(
@@ -150,7 +148,5 @@ def circuit_ledger(
             made: CircuitLedger | None = CircuitLedger(ledger, convert())
         except Unsupported:
             made = None
-        known = _LEDGERS[id(model)] = (ledger, made)
-        while len(_LEDGERS) > MAX_LEDGERS:
-            _LEDGERS.popitem(last=False)
+        known = _LEDGERS.put(id(model), (ledger, made))
     return known[1]

@@ -7,13 +7,13 @@ earlier layers share what follows from equal ranges, and a new design is mostly 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
+from chop.caches import Lru
 from chop.hardware.estimate import formula
 from chop.hardware.estimate.cost import Cost
 from chop.hardware.estimate.formula import CodeRange, Target
@@ -147,19 +147,15 @@ class _FactsCache:
     """The facts of weights by format, as long as the tensors that they were counted from stay."""
 
     def __init__(self) -> None:
-        self.known: OrderedDict[Any, tuple[tuple[Any, ...], WeightFacts]] = OrderedDict()
+        self.known: Lru[Any, tuple[tuple[Any, ...], WeightFacts]] = Lru(MAX_FACTS)
 
     def get(
         self, key: Any, tensors: tuple[Any, ...], count: Callable[[], WeightFacts]
     ) -> WeightFacts:
         known = self.known.get(key)
-        if known is not None and _same(known[0], tensors):
-            return known[1]
-        facts = count()
-        self.known[key] = (tensors, facts)
-        if len(self.known) > MAX_FACTS:
-            self.known.popitem(last=False)
-        return facts
+        if known is None or not _same(known[0], tensors):
+            known = self.known.put(key, (tensors, count()))
+        return known[1]
 
 
 def versions(*tensors: Tensor | None) -> tuple[Any, ...]:

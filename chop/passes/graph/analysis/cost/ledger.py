@@ -7,7 +7,6 @@ quantized graph. Formats are read from the layers and functions, so metadata nee
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import methodcaller
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop.caches import Lru
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.ops import OPS
 from chop.numerics import NumberFormat, from_dtype, from_precision
@@ -252,17 +252,14 @@ class Ledger:
         )
 
 
-_LEDGERS: OrderedDict[int, Ledger] = OrderedDict()
+_LEDGERS: Lru[int, Ledger] = Lru(MAX_LEDGERS)
 
 
 def ledger_of(model: fx.GraphModule) -> Ledger:
     """Return the ledger of a model with common metadata, cached until its shapes change."""
     ledger = _LEDGERS.get(id(model))
     if ledger is None or ledger.model is not model or not ledger.holds():
-        ledger = _LEDGERS[id(model)] = Ledger(model)
-        _LEDGERS.move_to_end(id(model))
-        while len(_LEDGERS) > MAX_LEDGERS:
-            _LEDGERS.popitem(last=False)
+        ledger = _LEDGERS.put(id(model), Ledger(model))
     return ledger
 
 

@@ -1,5 +1,6 @@
 """Prune weights, activations and channels."""
 
+from chop.passes.graph.transforms.pruning import saved as saved  # it registers itself
 from chop.passes.graph.transforms.pruning.activation import (
     activation_pruning_of,
     attach_activation_pruning,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from chop.caches import Lru
 from chop.ir.operands import argument_names
 from chop.ir.ops import NAMESPACES, OPS, OpSpec
 from chop.numerics import FORMATS, NumberFormat
@@ -36,7 +36,7 @@ class QuantizedFunction(FormattedFunction):
         self.target, self.spec, self.format_name = target, spec, fmt.name
         self.__name__, self.__qualname__ = f"{spec.name}_{fmt.name}", _path(target, spec, fmt.name)
         self.__module__ = __name__
-        self._known: OrderedDict[Any, dict[str, NumberFormat]] = OrderedDict()  # by config
+        self._known: Lru[Any, dict[str, NumberFormat]] = Lru(MAX_CACHED)  # by config
         names = argument_names(target, spec)
         self.names = [name for name in names if not name.startswith("*")]
         self.repeated = next((name[1:] for name in names if name.startswith("*")), None)
@@ -97,14 +97,7 @@ class QuantizedFunction(FormattedFunction):
 
     def formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         """Return the format of each operand, as the op needs it."""
-        key = _frozen(config)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
-        formats = self._known[key] = self._formats(config)
-        if len(self._known) > MAX_CACHED:
-            self._known.popitem(last=False)
-        return formats
+        return self._known.get_or(_frozen(config), self._formats, config)
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
         op, operands = self.spec.name, dict.fromkeys(self.spec.quantized)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
-from chop.numerics import at_rest, frozen_weights
+from chop.numerics import frozen_weights
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.pruning.masks import attach_mask
 from chop.passes.graph.transforms.quantize.quantized_modules import (
@@ -343,7 +343,3 @@ def test_a_network_at_rest_may_change_its_type(layer):
         layer(X)
         layer.double()
         assert layer(X.double()).dtype == torch.float64
-
-
-def test_the_former_name_still_works():
-    assert at_rest is frozen_weights
