@@ -61,36 +61,17 @@ from chop.integers import (
     Word,
 )
 from chop.integers.weighted import WeightedOp
+from chop.registry import ByClass
 
-__all__ = ["FORMULAS", "facts_of", "formula_of", "has_formula", "span_of", "target_of"]
+__all__ = ["FORMULAS", "facts_of", "has_formula", "span_of", "target_of"]
 
 Result = tuple[CodeRange, Cost]
 # takes the op, its node, the ranges of its inputs, what they are, and the clock period
 Formula = Callable[[Any, IntegerNode, Sequence[CodeRange], Sequence[Codes], float], Result]
 
-FORMULAS: dict[type[IntegerOp], Formula] = {}
-
-
-def has_formula(*ops: type[IntegerOp]) -> Callable[[Formula], Formula]:
-    """Decorator that registers the formula of one or more op classes."""
-
-    def add(function: Formula) -> Formula:
-        for op in ops:
-            FORMULAS[op] = function
-        return function
-
-    return add
-
-
-def formula_of(node: IntegerNode) -> Formula:
-    """Return the formula of a node's op, or of the nearest class that it inherits from."""
-    found = next((FORMULAS[c] for c in type(node.op).__mro__ if c in FORMULAS), None)
-    if found is None:
-        raise ValueError(
-            f"node {node.name!r} is {node.op.label}, which has no formula for its cost; add one "
-            f"with has_formula"
-        )
-    return found
+# decorates the formula of one or more op classes and their subclasses
+FORMULAS: ByClass[Formula] = ByClass("formula for its cost")
+has_formula = FORMULAS.register
 
 
 def target_of(word: Word) -> Target:

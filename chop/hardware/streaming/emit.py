@@ -5,7 +5,7 @@ from __future__ import annotations
 from chop.hardware.circuit import Circuit, Port
 from chop.hardware.emit import DEFAULT_PARALLELISM, EmitOptions
 from chop.hardware.names import legal_name
-from chop.hardware.streaming.component import COMPONENTS, StreamComponent, component_for
+from chop.hardware.streaming.component import COMPONENTS, StreamComponent
 from chop.hardware.streaming.components.reorder import ReorderComponent
 from chop.hardware.streaming.division import DIVIDE
 from chop.hardware.streaming.modules import PLUMBING, module_of, needed_modules
@@ -146,8 +146,7 @@ def unsupported(node: IntegerNode) -> str | None:
         return f"({node.op.label}) rounds to bits that differ by element"
     if isinstance(node.op, QuantizeInput):
         return None
-    cls = component_for(node.op)
-    if cls is None:
+    if type(node.op) not in COMPONENTS:
         return f"({node.op.label}) has no component"
-    reason = cls.refusal(node)
+    reason = COMPONENTS[type(node.op)].refusal(node)
     return None if reason is None else f"({node.op.label}) {reason}"
