@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from chop.hardware.estimate.cost import Cost, Estimate
 from chop.hardware.estimate.formula import CodeRange
-from chop.hardware.estimate.ops import FORMULAS
+from chop.hardware.estimate.ops import FORMULAS, Site
 from chop.integers import IntegerGraph, QuantizeInput
 
 __all__ = ["by_formula", "cycles_of", "gathered", "held"]
@@ -25,8 +25,8 @@ def by_formula(graph: IntegerGraph, period: float) -> Estimate:
             )
         known = () if isinstance(node.op, QuantizeInput) else node.inputs
         codes = [graph.codes(i) for i in known]
-        formula = FORMULAS[type(node.op)]
-        span, cost = formula(node.op, node, [spans[i] for i in known], codes, period)
+        site = Site(node, [spans[i] for i in known], codes, period)
+        span, cost = FORMULAS[type(node.op)](site)
         spans[node.name] = span
         costs.append((span.layer or node.source, cost))
     return gathered(costs, [spans[name] for name in graph.outputs], period)
