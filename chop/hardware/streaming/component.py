@@ -68,10 +68,10 @@ class Stage:
 class StreamComponent(abc.ABC):
     """The hardware of one node: a module in SystemVerilog, its parameters, and its cost.
 
-    A subclass defines `module`, the `template` with its text, and `parameters`. The module has the
-    ports clk, rst and, with valid and ready, data_in_0 (data_in_1, …) and data_out_0; per memory
-    `weight` also weight_enable, weight_address and weight, which is there one clock later. What it
-    computes is the `run` of the op.
+    A subclass defines `module`, the `template` with its text unless it is a file of rtl/, and
+    `parameters`. The module has the ports clk, rst and, with valid and ready, data_in_0
+    (data_in_1, …) and data_out_0; per memory `weight` also weight_enable, weight_address and
+    weight, which is there one clock later. What it computes is the `run` of the op.
     """
 
     module: ClassVar[str] = ""  # empty: nothing but wires
