@@ -1,13 +1,15 @@
-"""One registry class for formats, passes, models, datasets, statistics and metrics."""
+"""Registries: by name for formats, passes, models and the like, by class for what ops become."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 MAX_LISTED = 40  # a message with hundreds of names does not help
@@ -72,64 +74,112 @@ def identity(thing: object) -> tuple[Any, Any]:
     return getattr(thing, "__module__", None), getattr(thing, "__qualname__", id(thing))
 
 
-class Registry(Mapping[str, T], Generic[T]):
-    """Name -> object of one kind. The files of `package` register themselves on first use.
+class Entries(Mapping[K, T], Generic[K, T]):
+    """Key -> object of one kind. The files of `package` register themselves on first use.
 
-    Of a kind that is `for_users`, the message for an unknown name tells how to add one.
+    Of a kind that is `for_users`, the message for what is not there tells how to add it.
     """
 
-    def __init__(self, kind: str, package: str | None = None, *, for_users: bool = False) -> None:
-        self.kind, self._package, self._items = kind, package, dict[str, T]()
-        self.advice = IF_YOURS if for_users else ""
-        self._loading = False
+    fix: ClassVar[str]  # of two different objects under one key
 
-    def register(self, *names: str, replace: bool = False) -> Callable[[T], T]:
-        """Decorator that registers an object under `names`.
+    def __init__(self, kind: str, package: str | None = None, *, for_users: bool = False) -> None:
+        self.kind, self._package, self._items = kind, package, dict[K, T]()
+        self.advice = IF_YOURS if for_users else ""
+        self._loading = set[int]()  # threads
+
+    def register(self, *keys: K, replace: bool = False) -> Callable[[T], T]:
+        """Decorator that registers an object under `keys`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one name are an error, unless `replace` is set.
+        definitions under one key are an error, unless `replace` is set.
         """
 
         def add(thing: T) -> T:
-            for name in names:
-                there = self._items.get(name)
+            for key in keys:
+                there = self._items.get(key)
                 same = replace or identity(there) == identity(thing)
                 if there is not None and not same:
                     raise ValueError(
-                        f"{self.kind} {name!r} registered twice: {there!r} and {thing!r}; "
-                        f"give one of them another name"
+                        f"{self.kind} {self.name_of(key)!r} registered twice: {there!r} and "
+                        f"{thing!r}; {self.fix}"
                     )
-                self._items[name] = thing
+                self._items[key] = thing
             return thing
 
         return add
 
-    def _load(self) -> dict[str, T]:
-        if self._package and not self._loading:
-            self._loading = True  # a file of the package may look things up while it is imported
+    @staticmethod
+    def name_of(key: Any) -> str:
+        """Return how messages name a key."""
+        return str(key)
+
+    def _load(self) -> dict[K, T]:
+        # a file of the package may look things up while it is imported; other threads wait for it
+        name = self._package
+        if name and (thread := threading.get_ident()) not in self._loading:
+            self._loading.add(thread)
             try:
-                package = importlib.import_module(self._package)
+                package = importlib.import_module(name)
                 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
                     importlib.import_module(module.name)
                 self._package = None
             finally:
-                self._loading = False
+                self._loading.remove(thread)
         return self._items
 
-    def __getitem__(self, name: str) -> T:
-        items = self._load()
-        if name not in self:
-            raise UnknownName(self.kind, name, sorted(items), self.advice)
-        return items[name]
+    def _registered(self, key: Any) -> K | None:
+        """Return the key under which there is an object for `key`."""
+        return key if isinstance(key, Hashable) and key in self._load() else None
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._load()
+    def _missing(self, key: Any) -> KeyError:
+        return UnknownName(self.kind, key, sorted(map(self.name_of, self._load())), self.advice)
 
-    def __iter__(self) -> Iterator[str]:
+    def __getitem__(self, key: K) -> T:
+        registered = self._registered(key)
+        if registered is None:
+            raise self._missing(key)
+        return self._items[registered]
+
+    def __contains__(self, key: object) -> bool:
+        return self._registered(key) is not None
+
+    def __iter__(self) -> Iterator[K]:
         return iter(self._load())
 
     def __len__(self) -> int:
         return len(self._load())
 
     def __repr__(self) -> str:
-        return f"<{self.kind} registry: {', '.join(sorted(self._load())) or 'empty'}>"
+        names = ", ".join(sorted(map(self.name_of, self._load())))
+        return f"<{self.kind} registry: {names or 'empty'}>"
+
+
+class Registry(Entries[str, T]):
+    """Name -> object of one kind."""
+
+    fix = "give one of them another name"
+
+
+class ByClass(Entries[type, T]):
+    """Class -> object of one kind; a class without one has that of the nearest it inherits from."""
+
+    fix = "keep one of them"
+
+    @staticmethod
+    def name_of(key: Any) -> str:
+        return getattr(key, "__name__", str(key))
+
+    def _registered(self, key: Any) -> type | None:
+        items = self._load()
+        return next((cls for cls in getattr(key, "__mro__", ()) if cls in items), None)
+
+    def _missing(self, key: Any) -> KeyError:
+        advice = self.advice or "; register one"
+        return UnknownClass(f"{self.name_of(key)} has no {self.kind}{advice}")
+
+
+class UnknownClass(UnknownName):
+    """A class for which nothing is registered."""
+
+    def __init__(self, message: str) -> None:
+        KeyError.__init__(self, message)

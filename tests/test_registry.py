@@ -2,12 +2,13 @@
 
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import chop
-from chop.registry import Registry, UnknownName, nearest, unknown
+from chop.registry import ByClass, Registry, UnknownName, nearest, unknown
 
 
 @pytest.fixture
@@ -91,6 +92,46 @@ def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkey
     assert "folder_of_things.one" not in sys.modules
     assert dict(THINGS) == {"one": "ONE", "two": "TWO"}
     assert repr(THINGS) == "<thing registry: one, two>"
+
+
+def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):
+    package = tmp_path / "slow_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import threading\nfrom chop.registry import Registry\n"
+        "THINGS, BEGUN, GO = Registry('thing', __name__), threading.Event(), threading.Event()\n"
+    )
+    (package / "one.py").write_text(
+        "from slow_things import BEGUN, GO, THINGS\n"
+        "BEGUN.set()\nassert GO.wait(60)\nTHINGS.register('one')(1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from slow_things import BEGUN, GO, THINGS
+
+    seen = []
+    threads = [threading.Thread(target=lambda: seen.append(dict(THINGS))) for _ in range(2)]
+    threads[0].start()
+    assert BEGUN.wait(60)
+    threads[1].start()
+    threads[1].join(0.05)  # time to look before there is anything
+    GO.set()
+    for thread in threads:
+        thread.join()
+    assert seen == [{"one": 1}] * 2
+
+
+def test_a_class_has_what_is_registered_for_the_nearest_one_it_inherits_from():
+    registry = ByClass[str]("sound")
+    animal = type("Animal", (), {})
+    dog = type("Dog", (animal,), {})
+    registry.register(animal)("none")
+    assert registry[dog] == "none"
+    registry.register(dog)("bark")
+    assert (registry[type("Puppy", (dog,), {})], registry[animal]) == ("bark", "none")
+    assert registry.get(int) is None
+    with pytest.raises(UnknownName) as missing:
+        registry[int]
+    assert str(missing.value) == "int has no sound; register one"
 
 
 def test_a_file_that_cannot_be_imported_is_not_passed_over(tmp_path, monkeypatch):

@@ -270,7 +270,7 @@ def test_pixels_and_vectors_are_recognised():
 
 
 def test_a_component_of_a_user_takes_the_place_of_ours_only_if_asked():
-    known = COMPONENTS["LeakyReluCodes"]
+    known = COMPONENTS[LeakyReluCodes]
 
     class Mine(Pointwise):
         module = "mine"
@@ -288,7 +288,7 @@ def test_a_component_of_a_user_takes_the_place_of_ours_only_if_asked():
 
 
 def test_two_texts_of_one_module_are_refused():
-    known = COMPONENTS["LeakyReluCodes"]
+    known = COMPONENTS[LeakyReluCodes]
     clash = type("Clash", (Pointwise,), {"module": "fixed_relu", "template": "module fixed_relu;"})
     component(LeakyReluCodes, replace=True)(clash)
     try:

@@ -9,7 +9,7 @@ import torch
 from chop.integers import Codes, IntegerGraph
 from chop.onnx import ModelBuilder
 from chop.onnx.integers import integer_model
-from chop.onnx.integers.registry import write_function
+from chop.onnx.integers.registry import WRITERS
 from chop.onnx.integers.writer import INT64, Writer, WrittenValue, numbers_dtype
 from chop.onnx.runtime import Runtime
 
@@ -57,7 +57,7 @@ def op_results(op, codes: list[Codes], inputs: list[torch.Tensor], **options) ->
         for value, x in zip(values, codes, strict=True)
     ]
     result = op.result(*codes)
-    found = w.finished(write_function(op)(w, op, values, [*codes, result]), "op")
+    found = w.finished(WRITERS[type(op)](w, op, values, [*codes, result]), "op")
     assert found.dtype == numbers_dtype(result.lowest, result.highest) or found.dtype == INT64
     builder.output(w.cast(found, INT64).name, "y", INT64, ["batch", *result.shape])
     arrays = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}

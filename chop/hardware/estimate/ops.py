@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ from chop.integers import (
     ConvCodes,
     EdgeTables,
     IntegerNode,
-    IntegerOp,
     LeakyReluCodes,
     LinearCodes,
     Lookup,
@@ -61,36 +61,45 @@ from chop.integers import (
     Word,
 )
 from chop.integers.weighted import WeightedOp
+from chop.registry import ByClass
 
-__all__ = ["FORMULAS", "facts_of", "formula_of", "has_formula", "span_of", "target_of"]
+__all__ = ["FORMULAS", "Site", "facts_of", "has_formula", "span_of", "target_of"]
 
 Result = tuple[CodeRange, Cost]
-# takes the op, its node, the ranges of its inputs, what they are, and the clock period
-Formula = Callable[[Any, IntegerNode, Sequence[CodeRange], Sequence[Codes], float], Result]
-
-FORMULAS: dict[type[IntegerOp], Formula] = {}
 
 
-def has_formula(*ops: type[IntegerOp]) -> Callable[[Formula], Formula]:
-    """Decorator that registers the formula of one or more op classes."""
+@dataclass(frozen=True)
+class Site:
+    """What a formula computes the cost of: a node behind inputs, of which `codes` are known."""
 
-    def add(function: Formula) -> Formula:
-        for op in ops:
-            FORMULAS[op] = function
-        return function
+    node: IntegerNode
+    inputs: Sequence[CodeRange]
+    codes: Sequence[Codes]  # of the inputs
+    period: float  # of the clock
 
-    return add
+    @property
+    def op(self) -> Any:
+        return self.node.op
+
+    @property
+    def x(self) -> CodeRange:
+        """The only input."""
+        (x,) = self.inputs
+        return x
+
+    @property
+    def result(self) -> CodeRange:
+        """The range that interval analysis gives the result; it is there with the inputs."""
+        ready = max((x.ready for x in self.inputs), default=0.0)
+        layer = next((x.layer for x in self.inputs if x.layer), "")
+        return span_of(self.node.codes, ready, layer)
 
 
-def formula_of(node: IntegerNode) -> Formula:
-    """Return the formula of a node's op, or of the nearest class that it inherits from."""
-    found = next((FORMULAS[c] for c in type(node.op).__mro__ if c in FORMULAS), None)
-    if found is None:
-        raise ValueError(
-            f"node {node.name!r} is {node.op.label}, which has no formula for its cost; add one "
-            f"with has_formula"
-        )
-    return found
+Formula = Callable[[Site], Result]
+
+# decorates the formula of one or more op classes and their subclasses
+FORMULAS: ByClass[Formula] = ByClass("formula for its cost")
+has_formula = FORMULAS.register
 
 
 def target_of(word: Word) -> Target:
@@ -114,45 +123,28 @@ def facts_of(op: WeightedOp, x: Codes, result: Codes) -> WeightFacts:
 
 
 @has_formula(QuantizeInput)
-def quantize_input(
-    op: QuantizeInput,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    return own_widths(span_of(node.codes), op.word, node.codes), Cost()
+def quantize_input(site: Site) -> Result:
+    return own_widths(span_of(site.node.codes), site.op.word, site.node.codes), Cost()
 
 
 @has_formula(LinearCodes, ConvCodes)
-def weighted(
-    op: WeightedOp,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    (x,) = xs
+def weighted(site: Site) -> Result:
+    node, op, x = site.node, site.op, site.x
     if x.widths is None:
-        return formula.weighted(x, facts_of(op, codes[0], node.codes), node.source, period)
-    facts = facts_of(without_dead_inputs(op, x), codes[0], node.codes)
+        facts = facts_of(op, site.codes[0], node.codes)
+        return formula.weighted(x, facts, node.source, site.period)
+    facts = facts_of(without_dead_inputs(op, x), site.codes[0], node.codes)
     mean = product_bits(op, x) / max(1, facts.bits)
-    new, cost = formula.weighted(x, facts, node.source, period, mean)
+    new, cost = formula.weighted(x, facts, node.source, site.period, mean)
     return span_of(node.codes, new.ready, new.layer), cost
 
 
 @has_formula(ChannelAffine)
-def channel_affine(
-    op: ChannelAffine,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    (x,) = xs
-    if not codes[0].scale.uniform:
-        x = span_of(codes[0], x.ready, x.layer)
-    return formula.scaled(x, norm_facts(op, x), period)
+def channel_affine(site: Site) -> Result:
+    x = site.x
+    if not site.codes[0].scale.uniform:
+        x = span_of(site.codes[0], x.ready, x.layer)
+    return formula.scaled(x, norm_facts(site.op, x), site.period)
 
 
 def norm_facts(op: ChannelAffine, x: CodeRange) -> WeightFacts:
@@ -164,21 +156,14 @@ def norm_facts(op: ChannelAffine, x: CodeRange) -> WeightFacts:
 
 
 @has_formula(Requantize)
-def requantize(
-    op: Requantize,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    (x,) = xs
+def requantize(site: Site) -> Result:
+    op, x, scale = site.op, site.x, site.codes[0].scale
     if isinstance(op.word, MixedWord):
-        return rounded_by_element(op.word, node, x, period)
-    target = target_of(op.word)
-    if codes[0].scale.uniform and codes[0].scale.power_of_two and op.multiplier is None:
-        return formula.requantized(x, target, period)
-    new, cost = formula.requantized(x, target, period)
-    span = span_of(node.codes, new.ready, x.layer)
+        return rounded_by_element(op.word, site.node, x, site.period)
+    new, cost = formula.requantized(x, target_of(op.word), site.period)
+    if scale.uniform and scale.power_of_two and op.multiplier is None:
+        return new, cost
+    span = span_of(site.node.codes, new.ready, x.layer)
     if op.multiplier is None and op.divisor is not None and int(op.divisor.max()) == 1:
         return span, cost
     # a product with a number of 31 bits, of whose signed digits a third is not zero
@@ -187,91 +172,61 @@ def requantize(
 
 
 @has_formula(ReluCodes)
-def relu(
-    op: ReluCodes, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
-) -> Result:
-    return formula.relu(xs[0])
+def relu(site: Site) -> Result:
+    return formula.relu(site.x)
 
 
 @has_formula(ClampCodes)
-def clamp(
-    op: ClampCodes,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    (x,) = xs
+def clamp(site: Site) -> Result:
+    op, x = site.op, site.x
     target = Target(max(op.low, x.low), min(op.high, x.high), x.exponent, "floor", wraps=False)
-    return formula.requantized(x, target, period)
+    return formula.requantized(x, target, site.period)
 
 
 @has_formula(LeakyReluCodes)
-def leaky_relu(
-    op: LeakyReluCodes,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
+def leaky_relu(site: Site) -> Result:
     """Two products with constants, and a choice between them."""
-    new = _like(node, xs)
-    factors = np.array([op.numerator, op.denominator])
+    new = site.result
+    factors = np.array([site.op.numerator, site.op.denominator])
     adders = int(np.maximum(0, signed_digits(factors) - 1).sum())
     adder_bits = float(new.size * adders * new.bits)
     lut = K.adder * adder_bits + K.relu * new.size * new.bits
-    delay = (adders > 0) * K.addition / period
+    delay = (adders > 0) * K.addition / site.period
     return new._replace(ready=new.ready + delay), Cost(adder_bits=adder_bits, lut=lut)
 
 
 @has_formula(Lookup)
-def lookup(
-    op: Lookup, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
-) -> Result:
-    (x,) = xs
-    low, high = node.codes.lowest, node.codes.highest
-    exponent = int(node.codes.scale.exponent.min())
-    return formula.tabulated(x, low, high, exponent, period)
+def lookup(site: Site) -> Result:
+    to = span_of(site.node.codes)
+    return formula.tabulated(site.x, to.low, to.high, to.exponent, site.period)
 
 
 @has_formula(NeuronTables)
-def neuron_tables(
-    op: NeuronTables,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
+def neuron_tables(site: Site) -> Result:
     """A table for each result, of the bits of the inputs that it reads; a register precedes it."""
-    (x,) = xs
+    node, op, x = site.node, site.op, site.x
     begins = x.layer != node.source
     ready = math.ceil(x.ready) if begins else x.ready
     bits, counts = np.unique((op.reads >= 0).sum(1).numpy() * x.bits, return_counts=True)
     result = span_of(node.codes, layer=node.source)
     each = [formula.table_luts(int(m), result.bits) for m in bits]
     held = x.size * x.bits if begins and x.layer else 0
-    delay = K.chosen * max(1, int(bits.max()) - LUT_INPUTS) / 2 / period
+    delay = K.chosen * max(1, int(bits.max()) - LUT_INPUTS) / 2 / site.period
     cost = Cost(lut=K.neuron * float(counts @ np.array(each)), ff=held)
     return result._replace(ready=ready + delay), cost
 
 
 @has_formula(EdgeTables)
-def edge_tables(
-    op: EdgeTables,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
+def edge_tables(site: Site) -> Result:
     """A table for each edge, and adders of their results; a register precedes them."""
-    (x,) = xs
+    node, op, x = site.node, site.op, site.x
     result = span_of(node.codes, layer=node.source)
     rows = math.prod(node.codes.shape[:-1])
     held = float(x.size * x.bits if x.layer else 0)
     if not len(op.reads):
         return result._replace(ready=math.ceil(x.ready)), Cost(ff=held)
-    facts = edge_facts(op, codes[0])
-    delay = (K.chosen * facts.table_depth / 2 + K.addition * facts.depth) / period
+    facts = edge_facts(op, site.codes[0])
+    delay = (K.chosen * facts.table_depth / 2 + K.addition * facts.depth) / site.period
     ready = math.ceil(x.ready) + delay
     adder_bits = rows * facts.adder_bits
     held += K.held * delay * adder_bits / max(1, facts.depth)
@@ -280,82 +235,57 @@ def edge_tables(
 
 
 @has_formula(ResidualSigns)
-def residual_signs(
-    op: ResidualSigns,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
+def residual_signs(site: Site) -> Result:
     """A table of a few bits, or for each threshold a comparison, which is half an adder."""
-    (x,) = xs
+    op, x, new = site.op, site.x, site.result
     compared = K.adder / 2 * x.bits * len(op.thresholds)
     each = min(K.table * formula.table_luts(x.bits, op.levels), compared)
-    new = _like(node, xs)
-    return new._replace(ready=new.ready + K.addition / period), Cost(lut=x.size * each)
+    return new._replace(ready=new.ready + K.addition / site.period), Cost(lut=x.size * each)
 
 
 @has_formula(ReshapeCodes, PermuteCodes, PickCodes)
-def moved(
-    op: IntegerOp, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
-) -> Result:
-    (x,) = xs
+def moved(site: Site) -> Result:
+    x = site.x
     if x.widths is None:
         return x, Cost()
-    widths = op.run(torch.from_numpy(x.widths).unsqueeze(0))[0]
+    widths = site.op.run(torch.from_numpy(x.widths).unsqueeze(0))[0]
     return x._replace(widths=widths.numpy()), Cost()
 
 
 @has_formula(Refine)
-def refined(
-    op: Refine, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
-) -> Result:
+def refined(site: Site) -> Result:
     """Zeros behind the last bit are wires."""
-    return _like(node, xs)._replace(widths=xs[0].widths), Cost()
+    return site.result._replace(widths=site.x.widths), Cost()
 
 
 @has_formula(PadCodes, ConcatCodes, ConstantCodes)
-def wired(
-    op: IntegerOp, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
-) -> Result:
+def wired(site: Site) -> Result:
     """Ops that need wires only."""
-    return _like(node, xs), Cost()
+    return site.result, Cost()
 
 
 @has_formula(AddCodes, SubtractCodes)
-def added(
-    op: IntegerOp, node: IntegerNode, xs: Sequence[CodeRange], codes: Sequence[Codes], period: float
-) -> Result:
-    one, other = xs
-    return formula.added(one, other, node.codes.lowest, node.codes.highest, period)
+def added(site: Site) -> Result:
+    one, other = site.inputs
+    to = site.node.codes
+    return formula.added(one, other, to.lowest, to.highest, site.period)
 
 
 @has_formula(MultiplyCodes)
-def multiplied(
-    op: MultiplyCodes,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
+def multiplied(site: Site) -> Result:
     """A product of two values: an adder for each bit of the narrower one."""
-    one, other = xs
-    new = _like(node, xs)
+    one, other = site.inputs
+    new = site.result
     products = new.size * one.bits * other.bits
-    delay = math.log2(min(one.bits, other.bits) + 1) * K.addition / period
+    delay = math.log2(min(one.bits, other.bits) + 1) * K.addition / site.period
     cost = Cost(ebops=products, adder_bits=products, lut=K.adder * products)
     return new._replace(ready=new.ready + delay), cost
 
 
 @has_formula(MaxPoolCodes)
-def max_pool(
-    op: MaxPoolCodes,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    return formula.largest(xs[0], *pool_choices(op, codes[0], node.codes), period)
+def max_pool(site: Site) -> Result:
+    count, choices = pool_choices(site.op, site.codes[0], site.node.codes)
+    return formula.largest(site.x, count, choices, site.period)
 
 
 def pool_choices(op: MaxPoolCodes, x: Codes, result: Codes) -> tuple[int, int]:
@@ -366,41 +296,21 @@ def pool_choices(op: MaxPoolCodes, x: Codes, result: Codes) -> tuple[int, int]:
 
 
 @has_formula(AvgPoolCodes)
-def avg_pool(
-    op: AvgPoolCodes,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    new = _like(node, xs)
-    each = math.prod(op.kernel) - 1
-    adder_bits = new.size * each * (xs[0].bits + new.bits) / 2
+def avg_pool(site: Site) -> Result:
+    new = site.result
+    each = math.prod(site.op.kernel) - 1
+    adder_bits = new.size * each * (site.x.bits + new.bits) / 2
     depth = math.ceil(math.log2(each + 1))
-    delay = depth * K.addition / period
+    delay = depth * K.addition / site.period
     cost = Cost(adder_bits=adder_bits, lut=K.adder * adder_bits)
     return new._replace(ready=new.ready + delay), cost
 
 
 @has_formula(ArgMaxCodes)
-def argmax(
-    op: ArgMaxCodes,
-    node: IntegerNode,
-    xs: Sequence[CodeRange],
-    codes: Sequence[Codes],
-    period: float,
-) -> Result:
-    (x,) = xs
-    new = _like(node, xs)
+def argmax(site: Site) -> Result:
+    x, new = site.x, site.result
     choices = x.size - new.size
-    _, cost = formula.largest(x, new.size, choices, period)
+    _, cost = formula.largest(x, new.size, choices, site.period)
     depth = math.ceil(math.log2(x.size / max(1, new.size)))
-    ready = x.ready + depth * (K.addition + K.chosen) / period
+    ready = x.ready + depth * (K.addition + K.chosen) / site.period
     return new._replace(ready=ready), cost
-
-
-def _like(node: IntegerNode, xs: Sequence[CodeRange]) -> CodeRange:
-    """Return the range that interval analysis gives the result of a node."""
-    ready = max((x.ready for x in xs), default=0.0)
-    layer = next((x.layer for x in xs if x.layer), "")
-    return span_of(node.codes, ready, layer)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from chop.hardware.estimate.cost import Cost, Estimate
 from chop.hardware.estimate.formula import CodeRange
-from chop.hardware.estimate.ops import formula_of
+from chop.hardware.estimate.ops import FORMULAS, Site
 from chop.integers import IntegerGraph, QuantizeInput
 
 __all__ = ["by_formula", "cycles_of", "gathered", "held"]
@@ -18,9 +18,15 @@ def by_formula(graph: IntegerGraph, period: float) -> Estimate:
     spans: dict[str, CodeRange] = {}
     costs: list[tuple[str, Cost]] = []
     for node in graph.nodes.values():
+        if type(node.op) not in FORMULAS:
+            raise ValueError(
+                f"node {node.name!r} is {node.op.label}, which has no formula for its cost; add "
+                f"one with has_formula"
+            )
         known = () if isinstance(node.op, QuantizeInput) else node.inputs
         codes = [graph.codes(i) for i in known]
-        span, cost = formula_of(node)(node.op, node, [spans[i] for i in known], codes, period)
+        site = Site(node, [spans[i] for i in known], codes, period)
+        span, cost = FORMULAS[type(node.op)](site)
         spans[node.name] = span
         costs.append((span.layer or node.source, cost))
     return gathered(costs, [spans[name] for name in graph.outputs], period)

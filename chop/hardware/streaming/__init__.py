@@ -10,7 +10,6 @@ from chop.hardware.streaming.component import (
     StreamComponent,
     StreamCost,
     component,
-    component_for,
 )
 from chop.hardware.streaming.emit import streaming_circuit
 from chop.hardware.streaming.memory import Memory
@@ -28,6 +27,5 @@ __all__ = [
     "StreamComponent",
     "StreamCost",
     "component",
-    "component_for",
     "streaming_circuit",
 ]

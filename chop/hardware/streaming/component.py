@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from chop.hardware.streaming.memory import Memory
 from chop.hardware.streaming.stream import Places, Stream
-from chop.integers import IntegerNode, IntegerOp
-from chop.registry import Registry
+from chop.integers import IntegerNode
+from chop.registry import ByClass
 
 __all__ = [
     "COMPONENTS",
@@ -24,7 +24,6 @@ __all__ = [
     "StreamComponent",
     "StreamCost",
     "component",
-    "component_for",
 ]
 
 
@@ -69,10 +68,10 @@ class Stage:
 class StreamComponent(abc.ABC):
     """The hardware of one node: a module in SystemVerilog, its parameters, and its cost.
 
-    A subclass defines `module`, the `template` with its text, and `parameters`. The module has the
-    ports clk, rst and, with valid and ready, data_in_0 (data_in_1, …) and data_out_0; per memory
-    `weight` also weight_enable, weight_address and weight, which is there one clock later. What it
-    computes is the `run` of the op.
+    A subclass defines `module`, the `template` with its text unless it is a file of rtl/, and
+    `parameters`. The module has the ports clk, rst and, with valid and ready, data_in_0
+    (data_in_1, …) and data_out_0; per memory `weight` also weight_enable, weight_address and
+    weight, which is there one clock later. What it computes is the `run` of the op.
     """
 
     module: ClassVar[str] = ""  # empty: nothing but wires
@@ -176,25 +175,8 @@ def paced(ready: Places, gap: int) -> Places:
     return result
 
 
-COMPONENTS: Registry[type[StreamComponent]] = Registry(
+# decorates the component of one or more op classes and their subclasses
+COMPONENTS: ByClass[type[StreamComponent]] = ByClass(
     "streaming component", "chop.hardware.streaming.components", for_users=True
 )
-
-
-def component(
-    *ops: type[IntegerOp], replace: bool = False
-) -> Callable[[type[StreamComponent]], type[StreamComponent]]:
-    """Decorator that registers the component of ops; `replace` an existing one if wished."""
-
-    def add(cls: type[StreamComponent]) -> type[StreamComponent]:
-        return COMPONENTS.register(*(op.__name__ for op in ops), replace=replace)(cls)
-
-    return add
-
-
-def component_for(op: IntegerOp) -> type[StreamComponent] | None:
-    """Return the component of an op, or of the nearest class that it is derived from."""
-    for cls in type(op).__mro__:
-        if cls.__name__ in COMPONENTS:
-            return COMPONENTS[cls.__name__]
-    return None
+component = COMPONENTS.register

@@ -5,13 +5,11 @@ from __future__ import annotations
 from chop.hardware.circuit import Circuit, Port
 from chop.hardware.emit import DEFAULT_PARALLELISM, EmitOptions
 from chop.hardware.names import legal_name
-from chop.hardware.streaming.component import COMPONENTS, StreamComponent, component_for
+from chop.hardware.streaming.component import COMPONENTS, StreamComponent
 from chop.hardware.streaming.components.reorder import ReorderComponent
-from chop.hardware.streaming.division import DIVIDE
-from chop.hardware.streaming.modules import PLUMBING, module_of, needed_modules
+from chop.hardware.streaming.modules import PLUMBING, module_text, needed_modules
 from chop.hardware.streaming.plan import StreamPlan, make_plan
 from chop.hardware.streaming.top import Top, write_top
-from chop.hardware.streaming.windows import PAD, TAPS
 from chop.integers import IntegerGraph, IntegerNode, MixedWord, QuantizeInput, Requantize
 from chop.integers.weighted import WeightedOp
 
@@ -91,12 +89,13 @@ def _port(plan: StreamPlan, name: str, stream: str, value: str) -> Port:
 
 def module_library() -> dict[str, str]:
     """Return the text of every module: those of components, and what they are made of."""
-    library = {module_of(text): text for text in (*PLUMBING, PAD, TAPS, DIVIDE)}
+    library = {name: module_text(name) for name in PLUMBING}
     components: list[type[StreamComponent]] = [ReorderComponent, *COMPONENTS.values()]
     for cls in components:
         if not cls.module:
             continue
-        if library.setdefault(cls.module, cls.template) != cls.template:
+        text = cls.template or module_text(cls.module)
+        if library.setdefault(cls.module, text) != text:
             raise ValueError(
                 f"two components define the module {cls.module!r}, and their texts differ; "
                 f"rename that of {cls.__name__}"
@@ -146,8 +145,7 @@ def unsupported(node: IntegerNode) -> str | None:
         return f"({node.op.label}) rounds to bits that differ by element"
     if isinstance(node.op, QuantizeInput):
         return None
-    cls = component_for(node.op)
-    if cls is None:
+    if type(node.op) not in COMPONENTS:
         return f"({node.op.label}) has no component"
-    reason = cls.refusal(node)
+    reason = COMPONENTS[type(node.op)].refusal(node)
     return None if reason is None else f"({node.op.label}) {reason}"

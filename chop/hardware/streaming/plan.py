@@ -7,12 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chop.hardware.streaming.component import (
-    Budget,
-    StreamComponent,
-    StreamCost,
-    component_for,
-)
+from chop.hardware.streaming.component import COMPONENTS, Budget, StreamComponent, StreamCost
 from chop.hardware.streaming.components.constant import ConstantComponent
 from chop.hardware.streaming.components.reorder import MovedComponent
 from chop.hardware.streaming.folding import parts
@@ -191,8 +186,7 @@ def _planned(graph: IntegerGraph, plan: StreamPlan) -> StreamPlan:
 
 def _place(plan: StreamPlan, node: IntegerNode, plain: bool) -> None:
     """Add the component of a node to a plan."""
-    cls = component_for(node.op)
-    assert cls is not None
+    cls = COMPONENTS[type(node.op)]
     given = tuple(plan.streams[name] for name in node.inputs)
     if isinstance(node.op, ConstantCodes):
         plan.constants[node.name] = node
@@ -261,8 +255,7 @@ def _reaching(graph: IntegerGraph, users: dict[str, list[IntegerNode]]) -> set[s
     for node in reversed(graph.nodes.values()):
         for user in users.get(node.name, ()):
             weighted = isinstance(user.op, LinearCodes | ConvCodes)
-            cls = component_for(user.op)
-            wanted = cls is not None and cls.wants_plain(user)
+            wanted = COMPONENTS[type(user.op)].wants_plain(user)
             if wanted or (user.name in found and not weighted):
                 found.add(node.name)
     return found
@@ -288,8 +281,7 @@ def _input_slots(
 def _met_by_pixel(name: str, shape: tuple[int, ...], users: dict[str, list[IntegerNode]]) -> bool:
     """Return whether the first component that needs an order wants pixels."""
     for user in users.get(name, ()):
-        cls = component_for(user.op)
-        if cls is not None and cls.by_pixel:
+        if COMPONENTS[type(user.op)].by_pixel:
             return True
         same = user.codes.shape == shape and not isinstance(user.op, LinearCodes)
         if same and _met_by_pixel(user.name, shape, users):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chop.hardware.unrolled.fusing import fused
-from chop.hardware.unrolled.registry import unrolled_op
+from chop.hardware.unrolled.registry import UNROLLED
 from chop.integers import IntegerGraph, IntegerNode
 from chop.integers.requantize import QuantizeInput
 
@@ -56,8 +56,8 @@ Nodes = dict[str, IntegerNode]
 
 def _starts(node: IntegerNode) -> bool:
     """Return whether an op is the first of a module."""
-    known = unrolled_op(node.op)
-    return known is not None and known.starts_layer
+    cls = type(node.op)
+    return cls in UNROLLED and UNROLLED[cls].starts_layer
 
 
 def _join_preparations(nodes: Nodes, outputs: list[str], home: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chop.hardware.unrolled.layers import Layer
-from chop.hardware.unrolled.registry import unrolled_op
+from chop.hardware.unrolled.registry import UNROLLED
 from chop.hardware.unrolled.symbols import MOST_BITS
 from chop.integers import IntegerGraph, IntegerNode, TooWide
 from chop.integers.codes import bits_for
@@ -24,7 +24,7 @@ def adder_estimate(graph: IntegerGraph, layer: Layer) -> int:
 def check_limits(graph: IntegerGraph, layers: Sequence[Layer], max_adders: int) -> None:
     """Refuse graphs with ops that have no function, values too wide, or too many adders."""
     nodes = [node for layer in layers for node in layer.nodes]
-    if unknown := [node for node in nodes if unrolled_op(node.op) is None]:
+    if unknown := [node for node in nodes if type(node.op) not in UNROLLED]:
         names = ", ".join(f"{node.name} ({type(node.op).__name__})" for node in unknown)
         register = f"{STREAMING}, or register" if _streams(graph) else "register"
         raise NotImplementedError(
@@ -56,6 +56,5 @@ def _streams(graph: IntegerGraph) -> bool:
 
 
 def _adders(graph: IntegerGraph, node: IntegerNode) -> int:
-    known = unrolled_op(node.op)
     codes = [*(graph.codes(i) for i in node.inputs), node.codes]
-    return 0 if known is None else known.adders(node.op, codes)
+    return UNROLLED[type(node.op)].adders(node.op, codes)

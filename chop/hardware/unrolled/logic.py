@@ -23,7 +23,7 @@ from chop.hardware.unrolled.logic_cache import (
     read_entry,
     write_entry,
 )
-from chop.hardware.unrolled.registry import unrolled_op
+from chop.hardware.unrolled.registry import UNROLLED
 from chop.hardware.unrolled.stages import CONSTANT, Logic, Schedule, only_wires, scheduled, split
 from chop.integers import Codes, IntegerGraph, TooWide
 from chop.integers.digest import content
@@ -128,8 +128,8 @@ def _from_disk(graph: IntegerGraph, layer: Layer, key: str) -> LayerLogic | None
 
 def _is_ours(layer: Layer) -> bool:
     """Return whether the functions of all ops are in this package, whose code is in the key."""
-    known = [unrolled_op(node.op) for node in layer.nodes]
-    return all(op is not None and op.function.__module__.startswith(OURS) for op in known)
+    functions = [UNROLLED[type(node.op)].function for node in layer.nodes]
+    return all(function.__module__.startswith(OURS) for function in functions)
 
 
 def _traced(graph: IntegerGraph, layer: Layer) -> Logic:
@@ -138,11 +138,11 @@ def _traced(graph: IntegerGraph, layer: Layer) -> Logic:
     known = {name: symbols.inputs(graph.codes(name)) for name in layer.inputs}
     given = [x for name in layer.inputs for x in symbols.flat(known[name])]
     for node in layer.nodes:
-        known_op = unrolled_op(node.op)
-        assert known_op is not None
         codes = [*(graph.codes(i) for i in node.inputs), node.codes]
         try:
-            array = known_op.function(node.op, [known[i] for i in node.inputs], codes)
+            array = UNROLLED[type(node.op)].function(
+                node.op, [known[i] for i in node.inputs], codes
+            )
         except TooWide as error:
             raise TooWide(f"{node.name} {error}") from error
         known[node.name] = symbols.bounded(array, node.codes)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
-from chop.integers import Codes, IntegerOp
+from chop.integers import Codes
+from chop.registry import ByClass
 
-__all__ = ["Array", "CountAdders", "Unroll", "UnrolledOp", "unrolled_op", "unrolls"]
+__all__ = ["UNROLLED", "Array", "CountAdders", "Unroll", "UnrolledOp", "unrolls"]
 
 Array = Any  # an alkaid FVArray: symbolic codes in the shape of the value, without its batch
 
@@ -46,7 +44,9 @@ class UnrolledOp:
     starts_layer: bool
 
 
-_known: dict[type[IntegerOp], UnrolledOp] = {}
+UNROLLED: ByClass[UnrolledOp] = ByClass(
+    "function for unrolled circuits", "chop.hardware.unrolled.ops"
+)
 
 
 def unrolls(
@@ -59,24 +59,7 @@ def unrolls(
     """
 
     def add(function: Unroll) -> Unroll:
-        for op in ops:
-            if op in _known:
-                raise ValueError(f"{op.__name__} has two functions for unrolled circuits; keep one")
-            _known[op] = UnrolledOp(function, adders, starts_layer)
+        UNROLLED.register(*ops)(UnrolledOp(function, adders, starts_layer))
         return function
 
     return add
-
-
-def unrolled_op(op: IntegerOp) -> UnrolledOp | None:
-    """Return what is known of an op, or of the nearest class that it inherits from."""
-    _load()
-    return next((_known[c] for c in type(op).__mro__ if c in _known), None)
-
-
-@cache
-def _load() -> None:
-    """Import the files of chop/hardware/unrolled/ops, which register their functions."""
-    package = importlib.import_module("chop.hardware.unrolled.ops")
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)

@@ -8,7 +8,7 @@ from typing import Any
 from chop.integers import Codes, IntegerGraph, IntegerNode, QuantizeInput
 from chop.integers.digest import graph_digest
 from chop.onnx.builder import ModelBuilder
-from chop.onnx.integers.registry import write_function
+from chop.onnx.integers.registry import WRITERS
 from chop.onnx.integers.writer import DOUBLE, INT64, SINGLE, Writer, WrittenValue
 from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, NOTES_KEY, VERSION_KEY
 from chop.version import __version__
@@ -60,7 +60,7 @@ def check_supported(graph: IntegerGraph) -> None:
         f"{node.name} ({type(node.op).__name__}) has no function for it: register one in "
         f"chop/onnx/integers/ops"
         for node in nodes
-        if write_function(node.op) is None
+        if type(node.op) not in WRITERS
     ]
     wrong += [
         f"{node.name} computes {type(node.op.before).__name__} in float before it rounds the "
@@ -88,10 +88,9 @@ def _inputs(builder: ModelBuilder, graph: IntegerGraph) -> dict[str, WrittenValu
 def _written(
     w: Writer, graph: IntegerGraph, node: IntegerNode, known: Mapping[str, WrittenValue]
 ) -> WrittenValue:
-    write = write_function(node.op)
-    assert write is not None
     w.node = node.name
     codes = [graph.codes(i) for i in node.inputs if i in graph.nodes]
+    write = WRITERS[type(node.op)]
     result = write(w, node.op, [known[i] for i in node.inputs], [*codes, node.codes])
     return w.finished(result, node.name)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from chop.integers import Codes, IntegerOp
+from chop.integers import Codes
 from chop.onnx.integers.writer import Writer, WrittenValue
+from chop.registry import ByClass
 
-__all__ = ["WriteOp", "write_function", "writes"]
+__all__ = ["WRITERS", "WriteOp", "writes"]
 
 
 class WriteOp(Protocol):
@@ -26,31 +24,6 @@ class WriteOp(Protocol):
     ) -> WrittenValue: ...
 
 
-_known: dict[type[IntegerOp], WriteOp] = {}
-
-
-def writes(*ops: Any) -> Callable[[WriteOp], WriteOp]:
-    """Decorator that registers the function of one or more op classes and their subclasses."""
-
-    def add(function: WriteOp) -> WriteOp:
-        for op in ops:
-            if op in _known:
-                raise ValueError(f"{op.__name__} has two functions for ONNX files; keep one")
-            _known[op] = function
-        return function
-
-    return add
-
-
-def write_function(op: IntegerOp) -> WriteOp | None:
-    """Return the function of an op, or of the nearest class that it inherits from."""
-    _load()
-    return next((_known[c] for c in type(op).__mro__ if c in _known), None)
-
-
-@cache
-def _load() -> None:
-    """Import the files of chop/onnx/integers/ops, which register their functions."""
-    package = importlib.import_module("chop.onnx.integers.ops")
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
+# decorates the function of one or more op classes and their subclasses
+WRITERS: ByClass[WriteOp] = ByClass("function for ONNX files", "chop.onnx.integers.ops")
+writes = WRITERS.register

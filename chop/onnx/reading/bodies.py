@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.onnx.reading.lowering import FIXES
-from chop.onnx.reading.registry import OnnxNode, operator
+from chop.onnx.reading.registry import OPERATORS, OnnxNode
 from chop.onnx.reading.tensors import kind_of_type
 from chop.onnx.reading.values import OnnxValue, is_constant
 
@@ -45,7 +45,7 @@ def function_operators() -> list[str]:
 
     schemas = [schema for schema in onnx.defs.get_all_schemas() if schema.domain == ""]
     names = {schema.name for schema in schemas if _versions(schema, schema.since_version)}
-    return sorted(name for name in names if operator("", name) is None and name not in FIXES)
+    return sorted(name for name in names if name not in OPERATORS and name not in FIXES)
 
 
 def body_of(proto: Any, node: OnnxNode, opset: int) -> Body | None:

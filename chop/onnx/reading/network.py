@@ -21,7 +21,7 @@ from chop.onnx.reading.lowering import FIXES, inlined, lowered, upgraded
 from chop.onnx.reading.names import identifier, shortened
 from chop.onnx.reading.nodes import Scope, read_nodes, uses_of
 from chop.onnx.reading.reader import LARGEST_RESULT, Reader
-from chop.onnx.reading.registry import OnnxNode, operator
+from chop.onnx.reading.registry import OPERATORS, OnnxNode, operator_name
 from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type, type_name
 from chop.onnx.reading.values import known
 
@@ -113,9 +113,9 @@ def network_of(
 def _check_operators(proto: Any, owner: str) -> None:
     """Refuse all operators that are not known at once."""
     unknown = Counter(
-        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        name
         for node in proto.graph.node
-        if operator(node.domain, node.op_type) is None
+        if (name := operator_name(node.domain, node.op_type)) not in OPERATORS
         and (node.op_type in FIXES or not has_body(node.domain, node.op_type, opset_of(proto)))
     )
     if unknown:

@@ -11,7 +11,7 @@ from chop.onnx.reading.bodies import Body, body_of
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.grids import Grid
 from chop.onnx.reading.reader import Reader
-from chop.onnx.reading.registry import OnnxNode, operator
+from chop.onnx.reading.registry import OPERATORS, OnnxNode, operator_name
 from chop.onnx.reading.tensors import stored_tensor
 from chop.onnx.reading.values import OnnxValue, known
 
@@ -66,7 +66,8 @@ def _results(reader: Reader, proto: Any, node: OnnxNode, scope: Scope) -> list[O
     if missing:
         raise node.wrong(f"reads {missing[0]!r:.80}, which no node computes; export it again")
     refusal = node.wrong("has an operator that cannot be read")
-    if operator(proto.domain, proto.op_type) is not None:
+    is_known = operator_name(proto.domain, proto.op_type) in OPERATORS
+    if is_known:
         try:
             return _own_results(reader, proto, node, scope)
         except UnreadableModel as error:
@@ -78,15 +79,14 @@ def _results(reader: Reader, proto: Any, node: OnnxNode, scope: Scope) -> list[O
     try:
         return _results_of_body(reader, body, node, scope)
     except UnreadableModel as error:
-        is_known = operator(proto.domain, proto.op_type) is not None
         raise (refusal if is_known else error) from error
 
 
 def _own_results(
     reader: Reader, proto: Any, node: OnnxNode, scope: Scope
 ) -> list[OnnxValue | None]:
-    known_as, values = operator(proto.domain, proto.op_type), scope.values
-    assert known_as is not None
+    known_as = OPERATORS[operator_name(proto.domain, proto.op_type)]
+    values = scope.values
     first = values.get(proto.input[0]) if proto.input else None
     grid = _kept_grid(first, proto.op_type) if known_as.commutes else None
     is_codes = grid is not None and first is not None and first.is_codes

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -18,11 +15,12 @@ from chop.onnx.reading.lowering import PRODUCTS
 from chop.onnx.reading.names import layer_path
 from chop.onnx.reading.tensors import stored_tensor
 from chop.onnx.reading.values import OnnxValue, is_constant, known
+from chop.registry import Registry
 
 if TYPE_CHECKING:
     from chop.onnx.reading.reader import Reader
 
-__all__ = ["OnnxNode", "Result", "known_operators", "operator", "reads"]
+__all__ = ["OPERATORS", "OnnxNode", "Result", "known_operators", "operator_name", "reads"]
 
 Result = OnnxValue | Sequence[OnnxValue | None]
 MOST_LISTED = 2**20  # numbers of a shape, or scales of channels
@@ -124,7 +122,7 @@ class Operator:
     takes_grids: bool = False
 
 
-_known: dict[tuple[str, str], Operator] = {}
+OPERATORS: Registry[Operator] = Registry("ONNX operator", "chop.onnx.reading.ops")
 
 
 def reads(
@@ -133,31 +131,18 @@ def reads(
     """Decorator that registers the function of one or more operators."""
 
     def add(function: Callable[..., Result]) -> Callable[..., Result]:
-        for op in ops:
-            for domain in domains:
-                if (domain, op) in _known:
-                    raise ValueError(f"the operator {op} has two functions; keep one")
-                _known[domain, op] = Operator(function, commutes, takes_grids)
+        names = [operator_name(domain, op) for domain in domains for op in ops]
+        OPERATORS.register(*names)(Operator(function, commutes, takes_grids))
         return function
 
     return add
 
 
-def operator(domain: str, op: str) -> Operator | None:
-    """Return how an operator is read; None if it is not known."""
-    _load()
-    return _known.get(("" if domain == "ai.onnx" else domain, op))
+def operator_name(domain: str, op: str) -> str:
+    """Return the name of an operator: with its domain, unless that is ONNX's own."""
+    return op if domain in ("", "ai.onnx") else f"{domain}.{op}"
 
 
 def known_operators() -> list[str]:
     """Return the names of all operators that can be read."""
-    _load()
-    return sorted({op for _, op in (*_known, *PRODUCTS)})
-
-
-@cache
-def _load() -> None:
-    """Import the files of chop/onnx/reading/ops, which register their functions."""
-    package = importlib.import_module("chop.onnx.reading.ops")
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
+    return sorted({name.rpartition(".")[2] for name in (*OPERATORS, *map(".".join, PRODUCTS))})

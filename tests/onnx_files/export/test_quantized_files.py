@@ -11,7 +11,9 @@ from torch import nn
 onnx = pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
+from chop.integers import LinearCodes  # noqa: E402
 from chop.integers.digest import graph_digest  # noqa: E402
+from chop.onnx.integers.registry import WRITERS  # noqa: E402
 from chop.passes import run_pass  # noqa: E402
 from chop.passes.graph.interface.export_onnx import ExportError, onnx_model  # noqa: E402
 
@@ -415,7 +417,7 @@ def test_the_integer_format_is_that_of_the_integer_graph(traced, run):
 
 
 def test_an_op_without_integer_nodes_is_refused(traced, monkeypatch):
-    monkeypatch.setattr("chop.onnx.integers.model.write_function", lambda op: None)
+    monkeypatch.delitem(WRITERS._items, LinearCodes)
     graph, _ = quantized(traced, "jsc-tiny", W8A8)
     with pytest.raises(ExportError, match="the format `integer` cannot be written: "):
         onnx_model(graph, "integer")

@@ -9,7 +9,7 @@ import torch
 
 from chop.hardware.streaming.component import Stage, StreamComponent, StreamCost, component
 from chop.hardware.streaming.stream import FILLER, Places, Stream, in_lanes
-from chop.hardware.streaming.windows import PAD, Window, by_pixel
+from chop.hardware.streaming.windows import Window, by_pixel
 from chop.integers import IntegerNode, PadCodes
 from chop.integers.codes import bits_for
 
@@ -20,7 +20,6 @@ class PadComponent(StreamComponent):
 
     module = "stream_pad"
     by_pixel = True
-    template = PAD
 
     @classmethod
     def refusal(cls, node: IntegerNode) -> str | None:

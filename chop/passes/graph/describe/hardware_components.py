@@ -49,9 +49,7 @@ def component_of(op: str) -> tuple[str, list[str]] | None:
     The component may still refuse a node for its shapes or formats, when a circuit is made.
     """
     meaning = MEANING.get(op)
-    if meaning is None or meaning.__name__ not in COMPONENTS:
-        return None
-    module = COMPONENTS[meaning.__name__].module
+    module = COMPONENTS[meaning].module if meaning else ""
     if not module:
         return None
     return module, [f"{name}.sv" for name in needed_modules([module], module_library())]

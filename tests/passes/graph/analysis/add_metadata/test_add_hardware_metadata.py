@@ -8,6 +8,7 @@ from torch import nn
 from chop.hardware.streaming import COMPONENTS, streaming_circuit
 from chop.hardware.streaming.emit import module_library
 from chop.hardware.streaming.modules import needed_modules
+from chop.integers import LinearCodes, ReluCodes
 from chop.ir import MaseGraph
 from chop.passes import (
     PassArgsError,
@@ -64,7 +65,7 @@ def test_a_linear_layer_is_as_in_mase():
         "interface": {key: {"storage": "BRAM", "transpose": False} for key in ("weight", "bias")},
         "toolchain": "INTERNAL_RTL",
         "module": "fixed_linear",
-        "dependence_files": files_of("LinearCodes"),
+        "dependence_files": files_of(LinearCodes),
         "parallelism": [1, 4],
         "max_parallelism": 16,
         "verilog_param": params,
@@ -82,8 +83,8 @@ def test_the_graph_knows_its_sources_once_each_and_its_ends():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4))
     graph = lowered(model, input=torch.zeros(1, 4))
     assert graph.meta["mase"]["hardware"]["verilog_sources"] == [
-        *files_of("LinearCodes"),
-        *(file for file in files_of("ReluCodes") if file not in files_of("LinearCodes")),
+        *files_of(LinearCodes),
+        *(file for file in files_of(ReluCodes) if file not in files_of(LinearCodes)),
     ]
     assert [node.name for node in graph.nodes_in] == ["_0"]
     assert [node.name for node in graph.nodes_out] == ["_4"]

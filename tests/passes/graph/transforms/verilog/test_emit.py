@@ -11,6 +11,7 @@ from torch import nn
 from chop.hardware.circuit import Circuit
 from chop.hardware.projects import last_project
 from chop.hardware.streaming import COMPONENTS
+from chop.integers import LinearCodes, ReluCodes
 from chop.ir import MaseGraph
 from chop.numerics.integer import Integer
 from chop.passes import PassArgsError, Pipeline
@@ -288,8 +289,8 @@ def test_a_network_in_float_is_refused(tmp_path):
 
 def test_all_ops_without_a_component_are_named(lab, tmp_path, monkeypatch):
     graph = lab()
-    for name in ("LinearCodes", "ReluCodes"):
-        monkeypatch.delitem(COMPONENTS._items, name)
+    for op in (LinearCodes, ReluCodes):
+        monkeypatch.delitem(COMPONENTS._items, op)
     with pytest.raises(PassArgsError) as refused:
         emit_verilog_top_transform_pass(graph, {"project_dir": tmp_path})
     assert "'fc1' (Linear w8) has no component, 'relu' (Relu) has no component" in str(

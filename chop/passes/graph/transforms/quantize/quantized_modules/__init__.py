@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import nn
-
 from chop.ir.ops import OPS, is_named_in_table, module_op
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import (
@@ -21,18 +19,20 @@ from chop.passes.graph.transforms.quantize.quantized_modules import (
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variant
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
+from chop.registry import ByClass
 
 __all__ = ["LAYERS", "Quantized", "layer_for", "quantized_module_map", "variant"]
 
 _HOMES: tuple[Any, ...] = (linear, conv, activation, norm, embedding, attention, recurrent)
 _ALL: list[type[Quantized]] = [layer for home in _HOMES for layer in home.LAYERS]
-# torch's class -> ours
-LAYERS: dict[type[nn.Module], type[Quantized]] = {layer.float_class: layer for layer in _ALL}
+LAYERS: ByClass[type[Quantized]] = ByClass("quantized layer")  # by torch's class
+for _layer in _ALL:
+    LAYERS.register(_layer.float_class)(_layer)
 
 
 def layer_for(cls: Any) -> type[Quantized] | None:
     """Return the quantized layer, of no format yet, that stands in for layers of a class."""
-    known = next((LAYERS[base] for base in cls.__mro__ if base in LAYERS), None)
+    known = LAYERS.get(cls)
     if known is None and is_named_in_table(cls):
         spec = module_op(cls)
         known = LAYERS.get(spec.modules[0]) if spec is not None else None
