@@ -23,7 +23,7 @@ NAMES = ("load_name", "load_type")  # options that are one text
 
 
 @dataclass
-class Network:
+class NetworkPart:
     checksum: Checksum
     metric: str
     inputs: list[str]
@@ -45,7 +45,7 @@ class Inputs:
 
 
 @dataclass
-class Layer:
+class LayerPart:
     node: str
     op: str
     type: str
@@ -61,7 +61,7 @@ class Layer:
 class Bounds:
     proven: NonNegativeInt
     observed: NonNegativeInt
-    layers: list[Layer]
+    layers: list[LayerPart]
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Machine:
 
 
 @dataclass
-class Record:
+class WholeRecord:
     """All that is in the file, apart from its format and version."""
 
     verdict: Literal["equal", "different", "not compared"]
@@ -107,7 +107,7 @@ class Record:
     made: datetime
     command: str
     options: dict[str, Any]
-    network: Network
+    network: NetworkPart
     artefacts: list[Artefact]
     vectors: Inputs
     codes: Checksum
@@ -124,7 +124,7 @@ def damage(record: Mapping[str, Any]) -> str | None:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        checked = TypeAdapter(Record).validate_json(json.dumps(record), strict=True)
+        checked = TypeAdapter(WholeRecord).validate_json(json.dumps(record), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         part = ".".join(str(step) for step in first["loc"])
