@@ -119,8 +119,8 @@ def test_a_network_that_is_not_quantised_is_refused_with_the_fix(here, network, 
     words = (*network[:-2], "--load", tmp_path / "float.pt", "--load-type", "pt")
     code, _, err = here("emit", *words, *place)
     assert code == 1
-    assert "the network is in float" in err.splitlines()[-1]
-    assert "quantise it first with ch transform" in err.splitlines()[-1]
+    assert "the network is not quantised" in err.splitlines()[-1]
+    assert "run `ch transform` with [passes.quantize] first" in err.splitlines()[-1]
     assert not (tmp_path / "my runs" / "float" / "hardware" / "rtl").exists()
 
 

@@ -186,7 +186,7 @@ def edited(folder, **parts):
     ("parts", "sentence"),
     [
         ({"format": "else"}, "was not saved by MASE"),
-        ({"version": 2}, "load it with a newer MASE"),
+        ({"version": 2}, "load it with the MASE that saved it"),
         ({"modules": {}}, "its 'modules' is missing or of another kind"),
         ({"layers": [3]}, "its 'layers' is missing or of another kind"),
         ({"layers": ["nowhere"]}, "is damaged"),

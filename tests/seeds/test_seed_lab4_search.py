@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chop.actions.search.parent import candidates_trained
-from chop.actions.search.problem import Problem
-from chop.actions.search.search_space.registry import space_of
 
 from chop.actions.config import RunConfig
+from chop.actions.search.space.base import Parent
+from chop.actions.search.space.registry import space_of
+from chop.actions.search.spec.parent import candidates_trained
 from chop.dataset import MaseDatasetInfo, cifar
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.models import get_model, get_model_info
@@ -168,7 +168,7 @@ def test_the_space_of_the_file_for_vgg7_is_that_of_the_seed():
     about = {"dummy_in": {"x": torch.randn(2, 3, 32, 32)}, "add_value": False}
     graph, _ = Pipeline(["init_metadata", ("add_common_metadata", about)])(MaseGraph(model))
     table = convert_str_na_to_none(tomllib.loads(VGG)["search"])["search_space"]
-    space = space_of(table, Problem(graph, get_model_info("vgg7"), "cls", None, {}))
+    space = space_of(table, Parent(graph, get_model_info("vgg7"), "cls", None))
     assert space.choices.size == 2 * 4**4
     config = space.config_of(space.choices.nth(0))
     assert [node for node in config if node in VGG_NODES] == VGG_NODES

@@ -75,7 +75,7 @@ class First:
 
 
 @dataclass
-class Result:
+class WayPart:
     way: Way
     file: str | None
     session: str | None
@@ -113,7 +113,7 @@ class WholeRecord:
     codes: Checksum
     bounds: Bounds
     findings: list[str]
-    ways: list[Result]
+    ways: list[WayPart]
     missing: dict[Way, str]
     versions: dict[str, str | None]
     machine: Machine

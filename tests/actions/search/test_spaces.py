@@ -297,7 +297,7 @@ def test_a_space_that_makes_no_sense_is_refused(graph, seed, by, said):
         (
             "redefine",
             {"fc1": {"name": ["both", "input_only"], "width": [8]}},
-            ".*leave the width out",
+            ".*omit the width",
         ),
     ],
 )

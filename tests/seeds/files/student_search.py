@@ -2,10 +2,13 @@ from copy import deepcopy
 
 from torch import nn
 
-from chop.actions.search.runners.base import metric
-from chop.actions.search.search_space.base import SearchSpaceBase
-from chop.actions.search.search_space.registry import register_search_space
-from chop.actions.search.strategies.base import Strategy, register_strategy
+from chop.actions.search import (
+    SearchSpaceBase,
+    Strategy,
+    metric,
+    register_search_space,
+    register_strategy,
+)
 
 
 @register_strategy("countdown")
@@ -15,8 +18,8 @@ class Countdown(Strategy):
     looks_back = False
 
     def ask(self, number):
-        left = self.quest.choices.size - number
-        return self.quest.choices.nth(left - 1) if left > 0 else None
+        left = self.context.choices.size - number
+        return self.context.choices.nth(left - 1) if left > 0 else None
 
 
 @metric("weight_bits", side="hardware", better="minimize")

@@ -247,7 +247,7 @@ class TestRefused:
             (both(), "is 'both' and needs channel_multiplier or width"),
             (both(chanel_multiplier=2), "did you mean 'channel_multiplier'"),
             ({"config": {"name": "outputs_only"}}, "did you mean 'output_only'"),
-            ({"config": {"name": "input_only", "width": 4}}, "leave the width out"),
+            ({"config": {"name": "input_only", "width": 4}}, "omit the width"),
             (both(repeat=-1), "repeat is -1; give a whole number, 0 to skip"),
             (both(repeat=True), "repeat is True"),
             (3, "needs a table"),
