@@ -126,6 +126,7 @@ def milliseconds(work, repeats=20, in_a_row=10):
 
 @torch.no_grad()
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of inductor
 @pytest.mark.parametrize("config", [FIXED, FP8], ids=["int8", "fp8"])
 @pytest.mark.parametrize("rows", [1024, 4096])
 def test_a_wide_layer_is_faster_than_in_bfloat16(config, rows):

@@ -44,7 +44,7 @@ def test_numbers_have_the_bits_and_gradients_of_the_cpu(signed, rounding, overfl
         return learned_fixed(x, i, f, signed=signed, rounding=rounding, overflow=overflow)
 
     for device in ("cpu", "cuda"):
-        tensors = [t.to(device).requires_grad_() for t in start]
+        tensors = [t.detach().to(device).requires_grad_() for t in start]
         y = rounded(*tensors) if networks is None else torch.vmap(rounded)(*tensors)
         y.backward(grad.to(device))
         results.append([y.detach().cpu(), *(t.grad.cpu() for t in tensors)])

@@ -90,10 +90,22 @@ def fp8_product(
     codes, matrix = _padded(x, weight, filled_up(rows, ROW_MULTIPLE), multiple)
     if bias is not None and matrix.shape[0] > outputs:
         bias = F.pad(bias, (0, matrix.shape[0] - outputs))
-    whole = F.ScalingType.TensorWise
-    scales = (one, whole, one, whole)
-    y = F.scaled_mm(codes, matrix.t(), *scales, bias=bias, output_dtype=output)
+    y: Tensor = _scaled_mm(codes, matrix, one, output, bias)
     return y[:rows, :outputs]
+
+
+# torch 2.11 cannot trace F.scaled_mm
+@torch.library.custom_op("mase::scaled_mm", mutates_args=())
+def _scaled_mm(
+    x: Tensor, weight: Tensor, one: Tensor, output: torch.dtype, bias: Tensor | None
+) -> Tensor:
+    whole = F.ScalingType.TensorWise
+    return F.scaled_mm(x, weight.t(), one, whole, one, whole, bias=bias, output_dtype=output)
+
+
+@_scaled_mm.register_fake
+def _(x: Tensor, weight: Tensor, one: Tensor, output: torch.dtype, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0], dtype=output)
 
 
 def _padded(x: Tensor, weight: Tensor, rows: int, multiple: int) -> tuple[Tensor, Tensor]:

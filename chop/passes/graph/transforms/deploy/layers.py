@@ -154,11 +154,12 @@ class Int8Linear(DeployedLinear):
     ) -> None:
         super().__init__(weight.codes, bias, config, output)
         weight.check_sums(self._input)
+        device = self.weight.device
         scale = weight.scale * (1.0 if self._input.scale is None else self._input.scale)
-        self.register_buffer("scale", scale.float())
+        self.register_buffer("scale", scale.float().to(device))
         offsets = weight.correction(self._input), weight.offset
         for name, offset in zip(OFFSETS, offsets, strict=True):
-            self.register_buffer(name, offset.int() if bool(offset.any()) else None)
+            self.register_buffer(name, offset.int().to(device) if bool(offset.any()) else None)
 
     def derive(self) -> None:
         super().derive()
