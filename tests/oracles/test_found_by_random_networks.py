@@ -38,6 +38,7 @@ BIAS = {"bias_width": 8, "bias_frac_width": 8}
 GROUPS = {"out_channels": 4, "kernel_size": 2, "groups": 2, "bias": False}
 PADDED = {"out_channels": 1, "kernel_size": 1, "padding": 1}
 DILATED = {"kernel_size": 2, "stride": 3, "padding": 0, "dilation": 2, "ceil_mode": True}
+ROWS = {"kernel_size": 3, "stride": (2, 3), "padding": 0, "dilation": 1, "ceil_mode": False}
 FOUND = {
     "a pool with gaps, as wide as its input": (
         "integer",
@@ -83,6 +84,18 @@ FOUND = {
             ("pad", {"pad": (0, 1, 2, 0), "mode": "constant"}),
             ("depthwise", GROUPS, *seeded(integer(2, 18, (1, 1)), 854174)),
         ),
+    ),
+    "the larger of two sums that have inputs in common": (
+        "unrolled",
+        chain(
+            (6, 3, 7),
+            ("linear", {"out_features": 4}, *seeded(integer(8, 8, **BIAS), 711340)),
+            ("max_pool", ROWS),
+        ),
+    ),
+    "a bound of 32 bits": (
+        "unrolled",
+        chain((3,), ("relu6", {}, affine(12, 0.00271790282567963, data_in_zero_point=-2048))),
     ),
     "a window in the padding alone": (
         "unrolled",

@@ -82,11 +82,22 @@ def each(function: Callable[..., Any], *arrays: Array) -> Array:
     return shaped((function(*row) for row in zip(*map(np.ravel, raw), strict=True)), raw[0].shape)
 
 
+def wrapped(symbol: Any, signed: bool, whole: int, fraction: int = 0) -> Any:
+    """Return the bits of a symbol that a fixed-point word holds; those above and below are cut off.
+
+    `whole` are the bits above the point without the sign. alkaid 0.8 takes one bit of a shifted
+    symbol for its highest one, so that the symbol is cut to a sign and this bit first.
+    """
+    if not signed and whole + fraction == 1:
+        symbol = symbol.quantize(True, whole, fraction, "WRAP", "TRN")
+    return symbol.quantize(signed, whole, fraction, "WRAP", "TRN")
+
+
 def within(symbol: Any, low: int, high: int) -> Any:
     """Return the symbol in as few bits as the bounds need, which it is known to keep."""
     if low == high:
         return constant(low)
-    return symbol.quantize(low < 0, bits_for(low, high) - (low < 0), 0, "WRAP", "TRN")
+    return wrapped(symbol, low < 0, bits_for(low, high) - (low < 0))
 
 
 def bounded(array: Array, codes: Codes) -> Array:
@@ -104,21 +115,18 @@ def fresh(symbol: Any) -> Any:
     signed, whole, fraction = (int(x) for x in symbol.kif)
     if not signed + whole + fraction or symbol.low == symbol.high:
         return symbol
-    other = symbol.quantize(not signed, whole + signed - (not signed), fraction, "WRAP", "TRN")
-    return other.quantize(signed, whole, fraction, "WRAP", "TRN")
+    other = wrapped(symbol, not signed, whole + signed - (not signed), fraction)
+    return wrapped(other, bool(signed), whole, fraction)
 
 
 def halves(symbol: Any, bits: int) -> tuple[Any, Any]:
     """Return symbol >> bits, and the bits below."""
-    return (
-        symbol.quantize(symbol.low < 0, MOST_BITS, -bits, "WRAP", "TRN") * 2.0**-bits,
-        cut(symbol, bits),
-    )
+    return wrapped(symbol, symbol.low < 0, MOST_BITS, -bits) * 2.0**-bits, cut(symbol, bits)
 
 
 def cut(symbol: Any, bits: int) -> Any:
     """Return the lowest bits as a number without sign."""
-    return symbol.quantize(0, bits, 0, "WRAP", "TRN")
+    return wrapped(symbol, False, bits)
 
 
 def is_sign(symbol: Any) -> bool:
@@ -130,7 +138,7 @@ def is_sign(symbol: Any) -> bool:
 def negated_sign(symbol: Any) -> Any:
     """Return minus a symbol that is only a sign: the same bit, without sign."""
     _, whole, fraction = (int(x) for x in symbol.kif)
-    return symbol.quantize(0, whole + 1, fraction, "WRAP", "TRN")
+    return wrapped(symbol, False, whole + 1, fraction)
 
 
 def plus(symbol: Any, other: Any) -> Any:
@@ -139,13 +147,17 @@ def plus(symbol: Any, other: Any) -> Any:
         if symbol.low == symbol.high:
             symbol, other = other, symbol
         return plus(symbol, int(other.low)) if other.low == other.high else symbol + other
-    zeros = (other & -other).bit_length() - 1
-    if other == 0 or abs(other) >> zeros < 1 << LIMB:
+    if is_short(other):
         return symbol + float(other)
-    bits = zeros + LIMB
+    bits = (other & -other).bit_length() - 1 + LIMB
     (high, low), above = halves(fresh(symbol), bits), other >> bits
     sums = fresh(plus(high, above)), fresh(plus(low, other - (above << bits)))
     return plus(sums[1], sums[0] * 2.0**bits)
+
+
+def is_short(value: int) -> bool:
+    """Return whether alkaid holds a constant exactly, from its highest to its lowest bit."""
+    return abs(value) < (value & -value) << LIMB or not value
 
 
 def affine(symbol: Any, factor: int, offset: int) -> Any:
@@ -196,10 +208,31 @@ def clamped(symbol: Any, low: int, high: int) -> Any:
         return constant(low if low >= symbol.high else high)
     bits = high.bit_length()
     if high + 1 != 1 << bits or low not in (0, ~high, -high) or symbol.step != 1:
-        return symbol.max_of(low).min_of(high)
+        return _at_most(_at_least(symbol, low), high)
     if symbol.low >= 0 or low == 0:
         return _clamped_above(symbol.relu(), bits)
     return _clamped_to_width(symbol, bits, symmetric=low == -high)
+
+
+def _at_least(symbol: Any, low: int) -> Any:
+    if symbol.low >= low or is_short(low):
+        return symbol.max_of(low)
+    return _replaced(plus(symbol, -low).is_negative(), low, symbol)
+
+
+def _at_most(symbol: Any, high: int) -> Any:
+    if symbol.high <= high or is_short(high):
+        return symbol.min_of(high)
+    return _replaced(plus(-symbol, high).is_negative(), high, symbol)
+
+
+def _replaced(condition: Any, value: int, symbol: Any) -> Any:
+    """Return a value of any size where the condition is 1, and the symbol elsewhere."""
+    if is_short(value) and symbol.low >= -(1 << LIMB) and symbol.high < 1 << LIMB:
+        return condition.msb_mux(constant(value), symbol)
+    above, below = halves(symbol, LIMB)
+    upper = _replaced(condition, value >> LIMB, above)
+    return upper * 2.0**LIMB + _replaced(condition, value & ((1 << LIMB) - 1), below)
 
 
 def _clamped_above(symbol: Any, bits: int) -> Any:
@@ -251,7 +284,15 @@ def table(symbol: Any, lowest: int, entries: Numbers) -> Any:
 
 def largest(symbols: Sequence[Any]) -> Any:
     """Return the maximum, by a tree of comparisons."""
-    return tree(lambda a, b: a.max_of(b), symbols)
+    return tree(_larger, symbols)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    # alkaid 0.8 takes the highest bit of the difference for its sign, even where it has none
+    difference = a - b
+    if difference.low >= 0 or difference.high <= 0:
+        return a if difference.low >= 0 else b
+    return a.max_of(b)
 
 
 def total(symbols: Sequence[Any]) -> Any:

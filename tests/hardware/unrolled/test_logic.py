@@ -1,5 +1,7 @@
 """Traced logic: saturation, rounding, wide constants and tables, for every code."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from chop.hardware.tools import ToolError
 from chop.hardware.unrolled import layer_logic, layers_of, symbols
 from chop.hardware.unrolled.checking import expected_codes, logic_codes
+from chop.hardware.unrolled.ops.requantize import shifted
 from chop.hardware.unrolled.registry import unrolls
 from chop.integers import (
     ArgMaxCodes,
@@ -18,9 +21,11 @@ from chop.integers import (
     LeakyReluCodes,
     LinearCodes,
     Lookup,
+    MaxPoolCodes,
     MultiplyCodes,
     Refine,
     Requantize,
+    ReshapeCodes,
     Scale,
     Word,
 )
@@ -124,6 +129,15 @@ def test_the_first_of_equal_codes_is_the_largest():
     graph = after(of_input(2, (5,)), ArgMaxCodes(1))
     codes = torch.cartesian_prod(*[torch.arange(-2, 2)] * 5)
     assert wrong(graph, codes) == 0
+
+
+@pytest.mark.parametrize("op", [ArgMaxCodes(2), MaxPoolCodes((2,), (2,), (0,), (1,))])
+@pytest.mark.parametrize("factors", [(2, 1), (1, 3)])
+def test_the_larger_of_two_multiples_of_one_code(op, factors):
+    """alkaid would take the highest bit of their difference, which has no sign, for a sign."""
+    sums = LinearCodes(torch.tensor(factors).reshape(2, 1), None, Scale.power(0), 4)
+    graph = after(of_input(4, (1,), signed=False), sums, ReshapeCodes((1, 2)), op)
+    assert wrong(graph, torch.arange(16).reshape(-1, 1)) == 0
 
 
 def test_a_square_and_a_finer_grid():
@@ -237,3 +251,42 @@ def test_alkaid_still_reads_signs_as_addresses_of_tables():
     signs = FVArray.from_kif(*(np.full(7, n) for n in (1, 0, 0)), hwconf=symbols.HARDWARE)
     with pytest.raises(AssertionError, match="does not cover all values"):
         signs @ np.ones((7, 1))
+
+
+def test_alkaid_still_takes_a_bit_of_a_shifted_value_for_its_highest():
+    """The fault that `symbols.wrapped` avoids; once this fails, the detour can go."""
+    from alkaid.trace import FVArray, trace
+
+    (x,) = symbols.flat(
+        FVArray.from_kif(*(np.array([n]) for n in (0, 2, 0)), hwconf=symbols.HARDWARE)
+    )
+    even = (x * 0.5).quantize(0, 2, 0, "WRAP", "RND_CONV")  # 0, 0, 1, 2
+
+    def lowest_bits(cut):
+        logic = trace([x], [cut(even, 0, 1, 0)])
+        return logic.predict(np.arange(4.0)[:, None]).ravel().tolist()
+
+    assert lowest_bits(symbols.wrapped) == [0, 0, 1, 0]
+    assert lowest_bits(lambda y, *kif: y.quantize(*kif, "WRAP", "TRN")) == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5])
+def test_codes_rounded_to_even_may_be_cut_and_clamped(shift, bits):
+    from alkaid.trace import FVArray, trace
+
+    for signed, gain in itertools.product((0, 1), (1, 2, 3)):
+        kif = (np.array([n]) for n in (signed, bits, 0))
+        (x,) = symbols.flat(FVArray.from_kif(*kif, hwconf=symbols.HARDWARE))
+        even = shifted(x * float(gain), shift, "even")
+        codes = np.arange(-(2**bits) * signed, 2.0**bits)
+        rounded = np.round(codes * gain / 2**shift)
+        results = {
+            "cut to 1 bit": (symbols.cut(even, 1), rounded % 2),
+            "cut to 2 bits": (symbols.cut(even, 2), rounded % 4),
+            "clamped": (symbols.clamped(even, -2, 1), rounded.clip(-2, 1)),
+            "negated": (symbols.cut(-even, 2), -rounded % 4),
+        }
+        for name, (symbol, expected) in results.items():
+            found = trace([x], [symbol]).predict(codes[:, None]).ravel()
+            assert found.tolist() == expected.tolist(), (name, signed, gain)

@@ -85,11 +85,11 @@ def _first_largest(row: list[Any]) -> Any:
 
     def better(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
         (a, place), (b, other_place) = one, other
-        if a.low >= b.high:
-            return one
-        if a.high < b.low:
-            return other
         below = a - b  # negative if the second is larger
+        if below.low >= 0:
+            return one
+        if below.high < 0:
+            return other
         return below.msb_mux(b, a), below.msb_mux(other_place, place)
 
     return symbols.tree(better, [(s, symbols.constant(i)) for i, s in enumerate(row)])[1]

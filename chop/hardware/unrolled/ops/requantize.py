@@ -164,5 +164,5 @@ def brought_into(word: Word, symbol: Any) -> Any:
         return symbol
     if word.wraps:
         signed = word.low < 0
-        return symbol.quantize(signed, word.width - signed, 0, "WRAP", "TRN")
+        return symbols.wrapped(symbol, signed, word.width - signed)
     return symbols.clamped(symbol, word.low, word.high)

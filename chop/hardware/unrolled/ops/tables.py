@@ -64,7 +64,7 @@ def joined(row: Sequence[Any]) -> tuple[Any, list[Numbers]]:
     for symbol, width in zip(row, widths, strict=True):
         signed, whole, fraction = symbol.kif
         # so that all values of these bits count, even those that never occur
-        bits = symbols.fresh(symbol).quantize(False, whole + signed, fraction, "WRAP", "TRN")
+        bits = symbols.wrapped(symbols.fresh(symbol), False, whole + signed, fraction)
         fields.append(bits * 2.0 ** (fraction + start))
         digit = (every >> start) & ((1 << width) - 1)
         digit -= (digit >> (width - 1) << width) * int(signed)
