@@ -8,7 +8,7 @@ fixed point too, as a circuit needs; the time is that of the whole search with i
 CPU time, which a busy machine changes less, that of the whole command with its start. The last
 table has the CPU time of one evaluation of each metric: in the first 300 trials of a search, in the
 next 300, and of designs that were seen before. The mean of the first 300 includes the first trial,
-which converts the network to whole numbers.
+which converts the network to integers.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def perceptron(*sizes: int) -> nn.Module:
 
 
 def integers(model: nn.Module, shape: tuple[int, ...], passes: list[Any]) -> IntegerGraph:
-    """Return the network in whole numbers."""
+    """Return the network in integers."""
     graph = MaseGraph(model.eval())
     dummy = {str(node.target): torch.zeros(2, *shape) for node in graph.inputs}
     steps = ["init_metadata", ("add_common_metadata", {"dummy_in": dummy}), *passes]

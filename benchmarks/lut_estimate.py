@@ -142,7 +142,7 @@ class Network:
             yield layer
 
     def integers(self) -> IntegerGraph:
-        """Return the network in whole numbers."""
+        """Return the network in integers."""
         if self.is_neurons:
             torch.set_rng_state(self.state)
             return neurons(self.random)
@@ -190,7 +190,7 @@ class Design:
         self.seed, self.folder = EDGES + 1000 + int(folder.name.rpartition("_")[2]), folder
 
     def integers(self) -> IntegerGraph:
-        """Return the network in whole numbers."""
+        """Return the network in integers."""
         return load_graph(self.folder).to_integers()  # type: ignore[no-any-return]
 
 

@@ -51,7 +51,7 @@ NETWORKS = {"lenet": (lenet, (1, 28, 28)), "ds-cnn": (ds_cnn, (1, 49, 10))}
 
 
 def integers(network: str) -> IntegerGraph:
-    """Return a network in whole numbers, with random weights."""
+    """Return a network in integers, with random weights."""
     torch.manual_seed(0)
     make, shape = NETWORKS[network]
     graph = MaseGraph(make().eval())

@@ -41,7 +41,7 @@ STALLED = 64  # samples that a circuit with handshakes gets once more, with stal
 
 
 class CircuitMismatch(ValueError):
-    """The circuit gives other results than the network in whole numbers."""
+    """The circuit gives other results than the network in integers."""
 
 
 @dataclass(frozen=True)

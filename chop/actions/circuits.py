@@ -1,4 +1,4 @@
-"""What the actions on circuits have in common: options, and the network in whole numbers."""
+"""What the actions on circuits have in common: options, and the network in integers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def given_source(
 
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
-    """Return the quantised graph of a source, and the same in whole numbers."""
+    """Return the quantised graph of a source, and the same in integers."""
     from chop.passes.graph.interface.export_onnx import is_float_network
 
     graph = graph_of(source)

@@ -1,4 +1,4 @@
-"""`simulate`: run a circuit in Verilator and compare it with the network in whole numbers."""
+"""`simulate`: run a circuit in Verilator and compare it with the network in integers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def simulate(
     """Simulate the circuit in `project_dir`, by default the one that was emitted last.
 
     Without a model, the test bench that `emit_cocotb_transform_pass` wrote is run. With a model and
-    a data module, the test split and boundary vectors are compared with the network in whole
-    numbers; `run_emit` emits the circuit first. A mismatch raises an error. `skip_build` uses the
+    a data module, the test split and boundary vectors are compared with the network in integers;
+    `run_emit` emits the circuit first. A mismatch raises an error. `skip_build` uses the
     simulator that was built earlier, `skip_test` only builds it; `waves` (and `gui`) write the
     signals of the upper `trace_depth` levels of modules to `hardware/sim`, in `wave_format` if
     there is a model.

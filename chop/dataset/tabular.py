@@ -131,9 +131,7 @@ def coded(labels: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the class codes 0, 1, … of the labels, and the sorted names of the classes."""
     names, codes = np.unique(_as_numbers(labels, file), return_inverse=True)
     if names.dtype.kind == "f" and (odd := names[(names != names.round()) | np.isinf(names)]).size:
-        raise ValueError(
-            f"{file}: labels such as {odd[0]} are not classes; use whole numbers or words"
-        )
+        raise ValueError(f"{file}: labels such as {odd[0]} are not classes; use integers or words")
     whole = names.astype(np.int64) if names.dtype.kind == "f" else names
     return codes.astype(np.int64), tuple(str(name) for name in whole)
 
@@ -143,7 +141,7 @@ def labelled(
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
     """Return the labels as numbers, the names of their classes, and their task.
 
-    Without a `task`, numbers that are not whole are a regression, whole numbers in two or more
+    Without a `task`, numbers that are not whole are a regression, integers in two or more
     dimensions besides the samples are a dense prediction, and all others are classes.
     """
     values = _as_numbers(labels, file)
@@ -181,7 +179,7 @@ def _maps(values: np.ndarray, file: Path) -> tuple[np.ndarray, tuple[str, ...], 
     )
     if values.ndim < 2 or not whole:
         raise ValueError(
-            f"{file}: a dense prediction needs a whole number for each pixel of each sample, not "
+            f"{file}: a dense prediction needs an integer for each pixel of each sample, not "
             f"{values.dtype} of shape {values.shape[1:]}; convert them, or use another `task`"
         )
     codes = values.astype(np.int64)
@@ -265,7 +263,7 @@ def is_table(x: np.ndarray, *, named: bool = False) -> bool:
 
 
 def _tensor(x: np.ndarray, standardize_by: int | None, *, named: bool) -> Tensor:
-    """Return an input as a tensor; whole numbers of named inputs stay, as they may be indices."""
+    """Return an input as a tensor; integers of named inputs stay, as they may be indices."""
     if named and x.dtype.kind in "iub" and not (x.dtype == np.uint8 and x.ndim == 4):
         return torch.from_numpy(x.astype(np.int64))
     if standardize_by is not None and is_table(x):

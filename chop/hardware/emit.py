@@ -55,7 +55,7 @@ class EmitOptions:
 
 
 def emit_circuit(graph: IntegerGraph, options: EmitOptions, *, progress: bool = True) -> Circuit:
-    """Return the circuit of a network in whole numbers; a terminal shows the progress."""
+    """Return the circuit of a network in integers; a terminal shows the progress."""
     from chop.integers.digest import graph_digest
 
     network = graph_digest(graph)

@@ -1,4 +1,4 @@
-"""Networks in whole numbers: one definition of what each quantised op computes."""
+"""Networks in integers: one definition of what each quantised op computes."""
 
 from chop.integers.codes import Codes, TooWide, Word
 from chop.integers.combining import AddCodes, ConcatCodes, MultiplyCodes, SubtractCodes

@@ -1,4 +1,4 @@
-"""Values as whole numbers: their widths, their scales, and which codes they reach."""
+"""Values as integers: their widths, their scales, and which codes they reach."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TooWide(ValueError):
 
 
 def bits_for(low: int, high: int) -> int:
-    """Return the bits that hold all whole numbers from `low` to `high`; negative ones need a sign.
+    """Return the bits that hold all integers from `low` to `high`; negative ones need a sign.
 
     >>> bits_for(0, 255), bits_for(-128, 127), bits_for(-1, 128)
     (8, 8, 9)
@@ -192,7 +192,7 @@ class Word:
         return inside and codes.scale.same(self.scale) and codes.zero_point == self.zero_point
 
     def wrapped(self, whole: Tensor) -> Tensor:
-        """Return whole numbers brought into the range by the rule for overflow."""
+        """Return integers brought into the range by the rule for overflow."""
         if self.overflow != "wrap":
             return whole.clamp(self.low, self.high)
         return ((whole - self.low) & ((1 << self.width) - 1)) + self.low

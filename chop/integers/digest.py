@@ -1,4 +1,4 @@
-"""A checksum of a network in whole numbers."""
+"""A checksum of a network in integers."""
 
 from __future__ import annotations
 

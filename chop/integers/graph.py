@@ -1,4 +1,4 @@
-"""A network in whole numbers, and the interpreter that defines its results."""
+"""A network in integers, and the interpreter that defines its results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IntegerNode:
 
 @dataclass(repr=False, eq=False)
 class IntegerGraph:
-    """A quantised network in whole numbers: the reference for everything that implements it.
+    """A quantised network in integers: the reference for everything that implements it.
 
     `run` gives codes and calling it gives floats; `report` lists the nodes. Inputs are floats,
     which the first nodes round. `notes` says what was left out, such as a softmax at the end, and

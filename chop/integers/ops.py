@@ -1,4 +1,4 @@
-"""What every op of an integer graph has: a meaning in whole numbers, and bounds of its result."""
+"""What every op of an integer graph has: a meaning in integers, and bounds of its result."""
 
 from __future__ import annotations
 

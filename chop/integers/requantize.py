@@ -83,7 +83,7 @@ class Requantize(IntegerOp):
     """Codes to codes of another word: round(code · multiplier / (divisor · 2^shift)).
 
     Of fixed point, the multiplier is 1 and the result exact; of measured float scales it is the
-    quotient of both scales, a whole number of 31 bits. A negative shift is to the left.
+    quotient of both scales, an integer of 31 bits. A negative shift is to the left.
     """
 
     word: Word
@@ -205,7 +205,7 @@ class Requantize(IntegerOp):
 
 
 def as_multiplier(ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whole numbers of 31 bits and shifts, with number / 2^shift nearest to a quotient."""
+    """Return integers of 31 bits and shifts, with number / 2^shift nearest to a quotient."""
     mantissa, exponent = torch.frexp(ratio)
     multiplier = (mantissa * 2**MULTIPLIER_BITS).round().long()
     carried = multiplier >> MULTIPLIER_BITS  # 1 where rounding gave one bit more

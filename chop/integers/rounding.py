@@ -1,4 +1,4 @@
-"""Rounding in whole numbers, and exact sums of products on floating-point units."""
+"""Rounding in integers, and exact sums of products on floating-point units."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from chop.numerics.integer import Rounding
 
-SINGLE, DOUBLE = 2**24, 2**53  # below, float32 and float64 add whole numbers exactly
+SINGLE, DOUBLE = 2**24, 2**53  # below, float32 and float64 add integers exactly
 FLOAT_BITS = 52
 
 Sums = Callable[[Tensor], Tensor]  # sums of products of the argument, in its dtype
 
 
 def rounded_shift(x: Tensor, shift: int, rounding: Rounding) -> Tensor:
-    """Return x / 2^shift as whole numbers, for shift > 0; |x| is below 2^62."""
+    """Return x / 2^shift as integers, for shift > 0; |x| is below 2^62."""
     if shift > 62:  # nearer to zero than to any other number
         return x >> 63 if rounding == "floor" else torch.zeros_like(x)
     if rounding == "floor":
@@ -29,7 +29,7 @@ def rounded_shift(x: Tensor, shift: int, rounding: Rounding) -> Tensor:
 
 
 def rounded_shifts(x: Tensor, shift: Tensor, rounding: Rounding) -> Tensor:
-    """Return x / 2^shift as whole numbers, for shifts from 0 to 63 that differ by channel."""
+    """Return x / 2^shift as integers, for shifts from 0 to 63 that differ by channel."""
     if rounding == "floor":
         return x >> shift
     below = x >> shift.clamp(max=62)
@@ -42,7 +42,7 @@ def rounded_shifts(x: Tensor, shift: Tensor, rounding: Rounding) -> Tensor:
 
 
 def rounded_division(x: Tensor, divisor: Tensor, rounding: Rounding) -> Tensor:
-    """Return x / divisor as whole numbers, for divisors above 0 and below 2^62."""
+    """Return x / divisor as integers, for divisors above 0 and below 2^62."""
     below = torch.div(x, divisor, rounding_mode="floor")
     if rounding == "floor":
         return below
@@ -54,7 +54,7 @@ def rounded_division(x: Tensor, divisor: Tensor, rounding: Rounding) -> Tensor:
 
 
 def exact_sums(sums: Sums, x: Tensor, reach: int, weight_reach: int) -> Tensor:
-    """Return sums of products in whole numbers, computed in float in a way that is exact.
+    """Return sums of products in integers, computed in float in a way that is exact.
 
     `reach` bounds the sum of the magnitudes of all products, and `weight_reach` that of the
     weights: below 2^24 float32 adds exactly in any order, below 2^53 float64 does. Beyond, the

@@ -43,7 +43,7 @@ class Scale:
 
     @property
     def exact(self) -> bool:
-        """Whether the scale is a fraction of whole numbers: fixed point, not a measured float."""
+        """Whether the scale is a fraction of integers: fixed point, not a measured float."""
         return bool((self.factor == 1).all())
 
     @property
@@ -75,7 +75,7 @@ class Scale:
         return Scale(exponent, self.divisor * other.divisor, torch.where(above, factor / 2, factor))
 
     def divided(self, count: int | Tensor) -> Scale:
-        """Return the scale divided by positive whole numbers."""
+        """Return the scale divided by positive integers."""
         counts = torch.as_tensor(count, dtype=torch.int64)
         twos = trailing_zeros(counts)
         return Scale(self.exponent - twos, self.divisor * (counts >> twos), self.factor)
@@ -128,7 +128,7 @@ def _broadcast(one: Tensor, other: Tensor) -> bool:
 
 
 def trailing_zeros(x: Tensor) -> Tensor:
-    """Return how often each positive whole number can be halved."""
+    """Return how often each positive integer can be halved."""
     lowest = x & -x
     return torch.log2(lowest.double()).long()
 

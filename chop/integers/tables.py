@@ -112,7 +112,7 @@ class NeuronTables(IntegerOp):
 class ResidualSigns(IntegerOp):
     """The signs of a value and of what is left after each level, 1 for +: a bit per level.
 
-    The levels together are a whole number, the first in the highest bit, which counts how many of
+    The levels together are an integer, the first in the highest bit, which counts how many of
     the `thresholds` a code reaches; the levels are the first dimension of the result.
     """
 

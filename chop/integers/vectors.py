@@ -1,4 +1,4 @@
-"""Inputs that test a network in whole numbers: extreme codes, and random ones."""
+"""Inputs that test a network in integers: extreme codes, and random ones."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class EdgeGrid:
 
     @classmethod
     def of(cls, in_integer: Tensor, in_frac: Tensor) -> EdgeGrid | None:
-        """Return the grid for whole numbers of bits, or None if it would be too fine."""
+        """Return the grid for integers of bits, or None if it would be too fine."""
         bits = in_integer + in_frac
         live = bits > 0
         far = torch.full_like(bits, -1000.0)

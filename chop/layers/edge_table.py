@@ -156,7 +156,7 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
         return EdgeNumbers.of([None if t is None else t.to(dtype) for t in (*tensors, *parameters)])
 
     def _bits(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return whole numbers of bits, with those of inputs within their bound."""
+        """Return integers of bits, with those of inputs within their bound."""
         i_in, f_in, i_out, f_out = (whole(getattr(self, name)) for name in WIDTHS)
         return i_in, torch.minimum(f_in, self.max_bits_in - 1 - i_in), i_out, f_out
 
@@ -230,7 +230,7 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
 def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} is {size!r}; give a whole number of at least 1")
+            raise ValueError(f"{name} is {size!r}; give an integer of at least 1")
 
 
 def _check_bits(bits_in: Sequence[float], bits_out: Sequence[float], most: int) -> None:

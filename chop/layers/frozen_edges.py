@@ -223,7 +223,7 @@ def _checked_table(table: Any, source: Integer, target: Integer, where: str) -> 
 
 
 def _bias_codes(bias: Tensor | None, n_out: int) -> tuple[Tensor, int]:
-    """Return a bias as whole numbers and their fraction bits."""
+    """Return a bias as integers and their fraction bits."""
     if bias is None:
         return torch.zeros(n_out, dtype=torch.int64), 0
     numbers = bias.detach().double().cpu()

@@ -98,7 +98,7 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
         whole = all(isinstance(z, Integral) and not isinstance(z, bool) for z in points)
         self.require(
             whole and all(low <= z <= high for z in points),
-            f"zero_point must be a whole number among the codes, which go from {low} to {high}; "
+            f"zero_point must be an integer among the codes, which go from {low} to {high}; "
             f"give one of those",
         )
         fixed = self.symmetric or self.width == BIAS_WIDTH
@@ -177,7 +177,7 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
         return (scale, point) if self.axis is not None else (scale[0], point[0])
 
     def check_operand(self, operand: str) -> None:
-        text = f"width must be a whole number from 2 to 16; {BIAS_WIDTH} is for biases only"
+        text = f"width must be an integer from 2 to 16; {BIAS_WIDTH} is for biases only"
         self.require(self.width != BIAS_WIDTH or operand == "bias", text)
 
     def for_operand(self, operand: str, *, non_negative: bool = False) -> Self:

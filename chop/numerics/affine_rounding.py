@@ -21,7 +21,7 @@ LEAST_SCALE = 2.0**-126  # the smallest normal float32
 
 
 def rounded_codes(x: Tensor, scale: Tensor, low: Any, high: Any) -> Tensor:
-    """Return x / scale, rounded to whole numbers, ties to even, from `low` to `high`."""
+    """Return x / scale, rounded to integers, ties to even, from `low` to `high`."""
     codes = x / scale
     out = scratch(codes)
     codes = torch.round(codes, out=out)

@@ -211,7 +211,7 @@ class NumberFormat(abc.ABC):
         value = getattr(self, key)
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         whole = whole and low <= int(value) <= high
-        self.require(whole, f"{key} must be a whole number from {low} to {high}")
+        self.require(whole, f"{key} must be an integer from {low} to {high}")
         object.__setattr__(self, key, int(value))  # numpy has its own integers
 
     def require_flags(self, *keys: str) -> None:

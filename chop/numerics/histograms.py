@@ -23,9 +23,9 @@ class Histogram:
     that zero stays between two bins. Zeros are counted apart, as every format can hold them.
     """
 
-    counts: Tensor  # [channels, bins], whole numbers
+    counts: Tensor  # [channels, bins], integers
     limits: Tensor  # [channels]; 0 as long as there are only zeros
-    zeros: Tensor  # [channels], whole numbers
+    zeros: Tensor  # [channels], integers
     low: Tensor  # [channels], the smallest value
     high: Tensor  # [channels], the largest value
     axis: int | None = None  # the dimension of the channels; None for one row for all values

@@ -37,7 +37,7 @@ def learned_fixed(
 ) -> Tensor:
     """Return `x` in fixed point, with gradients for `x` and for both numbers of bits.
 
-    The bits broadcast to `x` and are rounded to whole numbers. With n = i + f the result is that of
+    The bits broadcast to `x` and are rounded to integers. With n = i + f the result is that of
     `Integer(n + 1, f)`, or without a sign of `Integer(n, f, signed=False)`, and zero if n < 1.
     Without `integer_bits` there are as many as the values need. Within the range the gradients are
     1 for x and ln 2 · (x - result) for f; beyond it, those of the nearest end. Numbers that wrap

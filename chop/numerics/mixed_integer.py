@@ -26,7 +26,7 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
 
     `width` and `frac_width` are what all numbers start with; rounding and overflow are those of
     `integer`. A quantised layer keeps integer and fraction bits as tensors, `weight_frac_bits` and
-    so on: whole numbers, or, with `learn`, parameters. While they are trained, the integer bits of
+    so on: integers, or, with `learn`, parameters. While they are trained, the integer bits of
     a weight or bias follow from its values. A number of no bits is always zero, and costs nothing.
 
     `sample_shape` is the shape of one sample of an activation, and `mean_width` the average of the
@@ -78,7 +78,7 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
         several = isinstance(shape, list | tuple)
         whole = several and all(isinstance(n, Integral) and int(n) > 0 for n in shape)
         self.require(
-            whole, "sample_shape must be a list of positive whole numbers; leave it to learn_bits"
+            whole, "sample_shape must be a list of positive integers; leave it to learn_bits"
         )
         object.__setattr__(self, "sample_shape", tuple(int(n) for n in shape))
 

@@ -110,7 +110,7 @@ def _smoothed(counts: Counts) -> npt.NDArray[np.float32] | None:
 
 
 def mse(histogram: Histogram, width: int, *, signed: bool = True, symmetric: bool = True) -> Range:
-    """Return the range of whole numbers of `width` bits with the least squared error."""
+    """Return the range of integers of `width` bits with the least squared error."""
     low, high = minmax(histogram)
     half = histogram.bins // 2
     edges = histogram.edges()[half + 1 :]
@@ -130,7 +130,7 @@ def mse(histogram: Histogram, width: int, *, signed: bool = True, symmetric: boo
 
 
 def codes(width: int, signed: bool) -> tuple[int, int]:
-    """Return the smallest and the largest whole number of that width."""
+    """Return the smallest and the largest integer of that width."""
     low = -(2 ** (width - 1)) if signed else 0
     return low, low + 2**width - 1
 
@@ -155,7 +155,7 @@ def range_of(
     signed: bool = True,
     symmetric: bool = True,
 ) -> Range:
-    """Return the range that a method chooses for whole numbers of `width` bits.
+    """Return the range that a method chooses for integers of `width` bits.
 
     The histogram has one channel.
     """

@@ -15,7 +15,7 @@ EXPORT_FORMATS: dict[ExportFormat, str] = {
     "qdq": "QuantizeLinear and DequantizeLinear of opset 21, for onnxruntime",
     "qcdq": "the same with Clip on the codes, for widths other than 8 and 16",
     "qonnx": "Quant and BipolarQuant nodes, for FINN and hls4ml",
-    "integer": "whole numbers only, as the integer graph computes",
+    "integer": "integers only, as the integer graph computes",
 }
 assert tuple(EXPORT_FORMATS) == get_args(ExportFormat)
 

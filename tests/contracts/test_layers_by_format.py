@@ -675,7 +675,7 @@ def test_a_config_that_does_not_fit_is_refused_in_one_sentence():
         quantized(nn.Linear, {"name": "integer", "data_in_width": 8})
     new = quantized(nn.Linear, INTEGER)
     before = new.config, new.formats, type(new)
-    with pytest.raises(ValueError, match="width must be a whole number"):
+    with pytest.raises(ValueError, match="width must be an integer"):
         new.configure(config_of("log", [99, 7]))
     assert (new.config, new.formats, type(new)) == before
 

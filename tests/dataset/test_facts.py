@@ -216,7 +216,7 @@ def test_a_split_keeps_its_scaler_on_another_device():
 
 @pytest.fixture
 def inputs(tmp_path):
-    """Makes a data set with two tables, and words that are whole numbers."""
+    """Makes a data set with two tables, and words that are integers."""
     random = np.random.default_rng(0)
     arrays = {
         "jets": random.normal([5, -3], [2, 0.1], (90, 2)),

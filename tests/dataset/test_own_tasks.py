@@ -118,7 +118,7 @@ def test_one_named_table_or_array_of_images_is_that_of_any_model(npz, features, 
 
 
 @pytest.mark.parametrize("array", [IDS, IDS.astype(np.uint8), IDS[:, 0], MASK.astype(np.int32)])
-def test_whole_numbers_stay_so_and_keep_their_name_if_they_are_the_only_input(npz, array, caplog):
+def test_integers_stay_so_and_keep_their_name_if_they_are_the_only_input(npz, array, caplog):
     file = npz(ids=array, y=CODES)
     with caplog.at_level(logging.INFO, "chop"):
         info = get_dataset_info("npz", path=file)
@@ -168,8 +168,8 @@ def test_arrays_beside_x_are_not_used_and_that_is_told(npz, caplog):
         ({"x": X, "y": np.where(CODES == 2, np.nan, PRICE)}, {}, "label of sample 2 is not finite"),
         ({"x": IMAGE, "y": MASK - 5.0}, {}, "of a pixel is not a class; number classes from 0"),
         ({"x": X, "y": np.eye(3)[CODES]}, {}, "convert one-hot labels .* `task='reg'`"),
-        ({"x": IMAGE, "y": MASK + 0.5}, {"task": "dense"}, "a whole number for each pixel"),
-        ({"x": X, "y": CODES}, {"task": "dense"}, "a whole number for each pixel"),
+        ({"x": IMAGE, "y": MASK + 0.5}, {"task": "dense"}, "an integer for each pixel"),
+        ({"x": X, "y": CODES}, {"task": "dense"}, "an integer for each pixel"),
         ({"a": X, "b": IDS[:-1], "y": CODES}, {}, "59 samples of input 'b' but 60 labels"),
         ({"a": X, "b": WORDS, "y": CODES}, {}, "samples of input 'b' of type .* are not numbers"),
         ({"a": X, "b": IDS}, {}, "has the arrays a, b; it needs x and y"),

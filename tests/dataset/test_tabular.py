@@ -128,7 +128,7 @@ def test_classes_are_the_distinct_labels_in_order(labels, classes):
 
 @pytest.mark.parametrize("labels", [[0.5, 1], [np.nan, 1], [np.inf, 1], ["0.5", "1"]])
 def test_numbers_between_whole_ones_are_no_classes(labels):
-    with pytest.raises(ValueError, match="are not classes; use whole numbers or words"):
+    with pytest.raises(ValueError, match="are not classes; use integers or words"):
         coded(np.array(labels), FILE)
 
 

@@ -62,7 +62,7 @@ def test_results_are_those_of_the_simulation(name, output, shape):
 @torch.no_grad()
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["integer", "zero points", "scale_integer"])
-def test_whole_numbers_have_the_sums_of_the_cpu(name, shape):
+def test_integers_have_the_sums_of_the_cpu(name, shape):
     rows, inputs, outputs = shape
     _, deployed = layers(CONFIGS[name], inputs, outputs)
     x = torch.randn(rows, inputs)

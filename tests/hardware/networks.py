@@ -27,7 +27,7 @@ def mlp(*sizes):
 
 
 def integers_of(model, x, **widths):
-    """The network in whole numbers, after all its layers were quantised to fixed point."""
+    """The network in integers, after all its layers were quantised to fixed point."""
     table = {"config": {"name": "integer", **WIDTHS, **widths}}
     prepare = Pipeline(
         [

@@ -1,1 +1,1 @@
-"""Networks in whole numbers, against their float simulation."""
+"""Networks in integers, against their float simulation."""

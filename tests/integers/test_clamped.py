@@ -1,4 +1,4 @@
-"""Bounds that are no codes of a measured step hold in whole numbers as they do in the network."""
+"""Bounds that are no codes of a measured step hold in integers as they do in the network."""
 
 import pytest
 import torch
@@ -116,7 +116,7 @@ def test_a_result_that_nobody_rounds_needs_one_step_for_all_channels():
 
 @pytest.mark.parametrize("others", [{}, ZERO], ids=["plain", "zero point"])
 @pytest.mark.parametrize("name", BOUNDED)
-def test_files_of_whole_numbers_have_the_same_bounds(name, others, package):
+def test_files_of_integers_have_the_same_bounds(name, others, package):
     onnxruntime, _ = package("onnxruntime"), package("onnx")
     from chop.passes.graph.interface.export_onnx import onnx_model
 

@@ -1,4 +1,4 @@
-"""Checksums of networks in whole numbers."""
+"""Checksums of networks in integers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tables on edges in whole numbers: equal to the layer, bit for bit."""
+"""Tables on edges in integers: equal to the layer, bit for bit."""
 
 import itertools
 

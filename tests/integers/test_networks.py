@@ -107,7 +107,7 @@ def test_a_network_with_float_scales_equals_its_simulation_where_it_is_rounded(n
     )
     assert sum(row["values"] for row in info["layers"].values()) > 100_000
     assert info["mismatches"] == 0
-    if name != "residual":  # its means have ties in whole numbers that are none in float
+    if name != "residual":  # its means have ties in integers that are none in float
         assert info["output_mismatches"] == 0
 
 

@@ -1,4 +1,4 @@
-"""What has no meaning in whole numbers is refused by name, with a fix, and nothing is changed."""
+"""What has no meaning in integers is refused by name, with a fix, and nothing is changed."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ REFUSED = {
     "a float format": (
         net(lambda m, x: m["one"](x), one=fc()),
         {"by": "type", "linear": {"config": FLOATS}},
-        "node 'layers_one' rounds data_in to minifloat_ieee, which is not a format of whole",
+        "node 'layers_one' rounds data_in to minifloat_ieee, which is not a format of integers",
     ),
     "an unknown op": (
         net(lambda m, x: m["one"](x).cumsum(1), one=fc()),

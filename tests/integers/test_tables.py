@@ -1,4 +1,4 @@
-"""LogicNets and LUTNet layers in whole numbers: equal to their simulation, bit for bit."""
+"""LogicNets and LUTNet layers in integers: equal to their simulation, bit for bit."""
 
 import itertools
 

@@ -410,7 +410,7 @@ TWO = Integer(2, 0, rounding="floor")
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: EdgeTable(0, 2), "n_in is 0; give a whole number of at least 1"),
+        (lambda: EdgeTable(0, 2), "n_in is 0; give an integer of at least 1"),
         (lambda: EdgeTable(2, 2, function="mpl"), "unknown function on edges 'mpl'; did you mean"),
         (lambda: EdgeTable(2, 2, max_bits_in=13), "max_bits_in is 13; give from 2 to 12 bits"),
         (lambda: EdgeTable(2, 2, bits_in=(6, 6)), "bits_in are 13 bits with the sign; at most 8"),

@@ -109,10 +109,10 @@ def test_bits_count_scales_and_zero_points():
         ({"scale": 0.1, "axis": 0}, "scale must be a list of numbers along axis"),
         ({"scale": [], "axis": 0}, "scale must have a number for each channel"),
         ({"scale": [0.1, 0.0], "axis": 0}, "scale must be a positive, finite number"),
-        ({"zero_point": 128}, "zero_point must be a whole number among the codes.*-128 to 127"),
-        ({"zero_point": -1, "signed": False}, "zero_point must be a whole number among the codes"),
+        ({"zero_point": 128}, "zero_point must be an integer among the codes.*-128 to 127"),
+        ({"zero_point": -1, "signed": False}, "zero_point must be an integer among the codes"),
         ({"zero_point": 200, "scale": 0.1}, r"got width = \d, scale = 0\.1, zero_point = 200"),
-        ({"zero_point": 0.5}, "zero_point must be a whole number among the codes"),
+        ({"zero_point": 0.5}, "zero_point must be an integer among the codes"),
         ({"zero_point": 1, "symmetric": True}, "zero_point must be 0 with symmetric"),
         ({"zero_point": "calibrated", "symmetric": True}, "symmetric needs a zero_point of 0"),
         (
@@ -237,7 +237,7 @@ def test_clipped_gradients_end_where_the_codes_do(axis):
 @pytest.mark.parametrize("operand", ["data_in", "weight", "data_out"])
 def test_32_bits_are_for_biases(operand):
     config = {"name": "affine", f"{operand}_width": 32}
-    text = f"affine: {operand}_width must be a whole number from 2 to 16; 32 is for biases only"
+    text = f"affine: {operand}_width must be an integer from 2 to 16; 32 is for biases only"
     with pytest.raises(ValueError, match=text):
         from_config(config, operand)
     assert from_config({"name": "affine", "bias_width": 32}, "bias").width == 32

@@ -194,7 +194,7 @@ class TestFormat:
                 assert torch.equal(fmt(x), wanted)
 
     @pytest.mark.sampled(11)
-    def test_whole_numbers_are_refused(self, fmt):
+    def test_integers_are_refused(self, fmt):
         if not isinstance(fmt, Float):
             with pytest.raises(TypeError, match=f"{fmt.name} rounds floating-point tensors"):
                 fmt(torch.arange(3))
@@ -455,8 +455,8 @@ def test_every_format_refuses_something():
     [
         (lambda: Integer(8, 4, signed=None), "integer: signed must be true or false"),
         (lambda: Integer(8, 4, floor="no"), "integer: floor must be true or false"),
-        (lambda: BinaryResidual(8, 0, 1, levels=0), "levels must be a whole number from 1 to 3"),
-        (lambda: MXInt(8, [4], block_dim=1.0), "mxint: block_dim must be a whole number"),
+        (lambda: BinaryResidual(8, 0, 1, levels=0), "levels must be an integer from 1 to 3"),
+        (lambda: MXInt(8, [4], block_dim=1.0), "mxint: block_dim must be an integer"),
         (lambda: MXFP(4, 3, [4], ocp=2), "mxfp: ocp must be true or false"),
         (lambda: BlockFP(8, 8, 127, [4], carry="yes"), "block_fp: carry must be true or false"),
         (lambda: BlockFP(8, 8, 127, [4], batched="yes"), "block_fp: batched must be true or false"),

@@ -1,4 +1,4 @@
-"""Integers round and overflow as whole numbers do: shown for every half-precision number."""
+"""Fixed point rounds and overflows as its codes do: shown for every half-precision number."""
 
 import functools
 import itertools
@@ -31,7 +31,7 @@ def patterns(dtype):
 
 
 @functools.cache
-def whole_numbers(rounding, frac_width, dtype):
+def integers(rounding, frac_width, dtype):
     """The codes before overflow, as Python computes them: exactly, as numbers have 11 bits."""
     unit, up = 2.0**frac_width, 0.5 if rounding == "up" else 0.0
     whole = round if rounding == "even" else floor
@@ -47,7 +47,7 @@ def overflowed(code, fmt):
 
 
 def wanted(fmt, dtype):
-    codes = whole_numbers(fmt.rounding, fmt.frac_width, dtype)
+    codes = integers(fmt.rounding, fmt.frac_width, dtype)
     unit = 2.0**-fmt.frac_width
     return torch.tensor([overflowed(code, fmt) * unit for code in codes], dtype=torch.float64)
 
@@ -66,7 +66,7 @@ ALL = [
 @pytest.mark.parametrize("mode", ["off", "on"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fmt", ALL, ids=repr)
-def test_every_half_is_rounded_as_whole_numbers_are(fmt, dtype, mode):
+def test_every_half_is_rounded_as_its_code_is(fmt, dtype, mode):
     before = fused.fused_mode()
     fused.set_fused(mode)  # with and without the C++ library
     try:
@@ -119,7 +119,7 @@ def test_ties_and_their_neighbours(rounding, overflow, dtype):
     ),
     x=st.floats(allow_nan=False, allow_infinity=False),
 )
-def test_any_double_is_rounded_as_whole_numbers_are(fmt, x):
+def test_any_double_is_rounded_as_its_code_is(fmt, x):
     code = overflowed(ROUND[fmt.rounding](Fraction(x) * Fraction(2) ** fmt.frac_width), fmt)
     assert fmt(x) == code * 2.0**-fmt.frac_width
 

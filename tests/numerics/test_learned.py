@@ -164,7 +164,7 @@ def test_half_precision_stays_so(dtype):
     [
         ({"granularity": "row"}, "granularity must be 'tensor', 'channel' or 'element'"),
         ({"width": 1}, "width must be at least 2 with a sign"),
-        ({"sample_shape": [3, 0]}, "sample_shape must be a list of positive whole numbers"),
+        ({"sample_shape": [3, 0]}, "sample_shape must be a list of positive integers"),
         ({"mean_width": -1.0}, "mean_width must be a number from 0 to 64"),
         ({"rounding": "down"}, "rounding must be"),
     ],

@@ -17,7 +17,7 @@ SESSIONS = [
     {"optimize": optimize, "threads": threads}
     for optimize, threads in itertools.product((True, False), (1, 2))
 ]
-# ops that onnxruntime computes in whole numbers, or that only move values
+# ops that onnxruntime computes in integers, or that only move values
 FLOAT_OPS = {"MatMul", "Gemm", "Conv", "MaxPool", "AveragePool", "DequantizeLinear"}
 
 

@@ -36,7 +36,7 @@ from tests.integers.checking import (  # noqa: E402
 )
 from tests.onnx_files.integer_checks import SESSIONS, mismatches  # noqa: E402
 
-# layers that see floats have no place in a file of whole numbers
+# layers that see floats have no place in a file of integers
 FLOAT_FIRST = ("logicnets fused", "lutnet of three levels after the input", "lutnet with a norm")
 WHOLE = [case for case in CASES if case.name not in FLOAT_FIRST]
 

@@ -88,7 +88,7 @@ def test_edge_cases_give_what_onnxruntime_gives(name, tmp_path):
     ],
     ids=lambda value: value[0].op_type if isinstance(value, list) else "",
 )
-def test_whole_numbers_keep_their_type(nodes, constants, tmp_path):
+def test_integers_keep_their_type(nodes, constants, tmp_path):
     kinds = {"x": TensorProto.INT32, "y": TensorProto.INT32}
     file = written(model(nodes, {"x": ["batch", 3]}, ["y"], constants, kinds=kinds), tmp_path)
     feeds = {"x": np.array([[1, -2, 3], [4, 5, -6]], np.int32)}
@@ -114,7 +114,7 @@ REFUSED = {
     "aligned corners of 2.4 numbers": (
         [node("Resize", ["x", "", "c"], ["y"], **CORNERS)],
         {"c": np.array([1, 1, 0.6, 0.6], F)},
-        "aligns the corners of a size that is no whole number",
+        "aligns the corners of a size that is not an integer",
     ),
     "whole weights": (
         [node("Cast", ["x"], ["i"], to=TensorProto.INT32), node("Conv", ["i", "c"], ["y"])],
@@ -193,7 +193,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("op", WHOLE)
 @pytest.mark.parametrize("kind", [np.uint16, np.int16, np.uint32])
-def test_whole_numbers_wrap_in_the_type_of_the_file(op, kind, tmp_path):
+def test_integers_wrap_in_the_type_of_the_file(op, kind, tmp_path):
     if op == "Neg" and kind is not np.int16:
         return  # which ONNX does not define
     code = helper.np_dtype_to_tensor_dtype(np.dtype(kind))

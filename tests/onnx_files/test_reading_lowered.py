@@ -112,7 +112,7 @@ def test_gemm_and_add_of_codes_by_onnxruntime_are_read(rounded, turned, tmp_path
     assert np.array_equal(ours, theirs)
 
 
-def test_a_network_of_codes_is_emitted_as_whole_numbers(tmp_path):
+def test_a_network_of_codes_is_emitted_as_integers(tmp_path):
     graph, _ = quantized(written(conv_net(), tmp_path))
     import torch
 

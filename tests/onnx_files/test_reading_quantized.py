@@ -261,7 +261,7 @@ def test_qonnx_agrees_with_its_definition(settings, tmp_path):
         ({"rounding": "HALF_UP"}, "rounds by HALF_UP, which rounds negative numbers ties away"),
         ({"rounding": "DOWN"}, "rounds by DOWN, which rounds negative numbers towards zero"),
         ({"rounding": "STOCHASTIC"}, "which QONNX does not define"),
-        ({"width": 2.5}, "no whole number"),
+        ({"width": 2.5}, "not an integer"),
         ({"scale": -1.0}, "not a positive, finite number"),
         ({"signed": 0, "narrow": 1, "width": 4}, "codes from 0 to 14"),
         ({"rounding": "FLOOR", "scale": 0.3}, "rounds ties up or down"),

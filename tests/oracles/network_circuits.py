@@ -56,7 +56,7 @@ def _renamed(graph: IntegerGraph, prefix: str) -> IntegerGraph:
 
 
 def simulated(parts: Sequence[Part], folder: Path) -> list[Difference | None]:
-    """Return what the circuits, all of one backend, compute otherwise than the whole numbers."""
+    """Return what the circuits, all of one backend, compute otherwise than the integers."""
     joint, names = _joined([part.circuit for part in parts])
     count = max(len(x) for part in parts for x in part.inputs)
     rows = torch.arange(count)

@@ -1,4 +1,4 @@
-"""The ways to compute a quantised network, each compared with the network in whole numbers."""
+"""The ways to compute a quantised network, each compared with the network in integers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REFUSALS = (ValueError, NotImplementedError)  # with one sentence
 
 @dataclass(frozen=True)
 class Difference:
-    """What a way computes otherwise than the network in whole numbers."""
+    """What a way computes otherwise than the network in integers."""
 
     way: str
     what: str
@@ -59,7 +59,7 @@ class Difference:
 
 
 class Subject:
-    """A quantised network, vectors, and the codes that it gives for them in whole numbers."""
+    """A quantised network, vectors, and the codes that it gives for them in integers."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -154,7 +154,7 @@ def doubled(graph: MaseGraph) -> fx.GraphModule:
 def compared(
     way: str, subject: Subject, found: list[Tensor], excused: Tensor | None = None
 ) -> Difference | None:
-    """Compare codes with those of the whole numbers, but for samples that are excused."""
+    """Compare codes with those of the integers, but for samples that are excused."""
     for number, (own, expected) in enumerate(zip(found, subject.codes, strict=True)):
         if own.shape != expected.shape:
             return Difference(way, f"shape {list(own.shape)} for {list(expected.shape)}")
@@ -206,7 +206,7 @@ def simulation(subject: Subject) -> Difference | None:
 
 
 def integer_file(subject: Subject) -> Difference | None:
-    """Compare with the file of whole numbers in onnxruntime."""
+    """Compare with the file of integers in onnxruntime."""
     model = integer_model(subject.integers)
     for optimize in (True, False):
         results = run(model, subject, optimize)

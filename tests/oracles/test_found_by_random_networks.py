@@ -1,4 +1,4 @@
-"""The smallest networks that once differed from their whole numbers in some way, one per cause."""
+"""The smallest networks that once differed from their integers in some way, one per cause."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def bias_codes_plus_one(original):
 
 
 FAULTS = {
-    # whole numbers
+    # integers
     "ties go up instead of to even codes": (
         SIMULATION, requantize, "rounded_shift", before(even_goes_up)),
     "a quotient's ties go up": (INTEGER, requantize, "rounded_division", before(even_goes_up)),

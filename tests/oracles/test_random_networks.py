@@ -1,4 +1,4 @@
-"""Random networks: simulation, whole numbers, ONNX files and circuits agree on each code.
+"""Random networks: simulation, integers, ONNX files and circuits agree on each code.
 
 The networks of seeds 0 to 999, each with random and boundary vectors, in 50 tests of 20: the
 simulation, the formats `integer`, `qdq` and `qcdq` in onnxruntime, optimised and not, the networks
@@ -25,7 +25,7 @@ def agreed(seeds, **circuits):
     return tally
 
 
-def test_random_networks_in_whole_numbers_equal_their_simulation():
+def test_random_networks_in_integers_equal_their_simulation():
     tally = agreed(range(2 * SEEDS), ways=["simulation"])
     assert tally.equal["simulation"] > 30
 

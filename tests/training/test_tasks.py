@@ -207,7 +207,7 @@ def test_a_line_is_learnt(small):
     assert result.progress.best_loss <= result.validation.loss
 
 
-def test_whole_numbers_are_targets_too(small):
+def test_integers_are_targets_too(small):
     of = regression_data(small)
     of.train_dataset = TensorSplit(of.train_dataset.x, of.train_dataset.y.round().long())
     assert fitted(small, nn.Linear(4, 1), of, REGRESSION).validation.metrics["mae"] > 0

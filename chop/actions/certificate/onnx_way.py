@@ -242,7 +242,7 @@ def _in_steps(
 
 
 def _codes(values: Array) -> Tensor:
-    """Return codes as they are: float64 does not tell whole numbers beyond 2^53 apart."""
+    """Return codes as they are: float64 does not tell integers beyond 2^53 apart."""
     is_whole = np.issubdtype(values.dtype, np.integer)
     return torch.from_numpy(values.astype(np.int64 if is_whole else np.float64))
 

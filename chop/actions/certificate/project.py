@@ -70,7 +70,7 @@ def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
     metadata = metadata_of(load_proto(file))
     if metadata.get(FORMAT_KEY) == "integer":
         raise ConfigError(
-            f"{file} computes in whole numbers, from which the network cannot be read; put it into "
+            f"{file} computes in integers, from which the network cannot be read; put it into "
             f"{ONNX} of the project of its network, and give that project"
         )
     names = noted(metadata, MADE_FROM_KEY)

@@ -204,7 +204,7 @@ def way_of(column: Mapping[str, Any]) -> str:
 
 
 def shown(code: float) -> str:
-    """Return a code for people: whole numbers without a point."""
+    """Return a code for people: integers without a point."""
     return f"{int(code):,}" if float(code).is_integer() else f"{code:,.6g}"
 
 

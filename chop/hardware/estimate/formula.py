@@ -109,7 +109,7 @@ def requantized(x: CodeRange, to: Target, period: float) -> tuple[CodeRange, Cos
 
 
 def _shifted(code: int, shift: int, rounding: Rounding) -> int:
-    """Return code / 2^shift as a whole number."""
+    """Return code / 2^shift as an integer."""
     if shift <= 0:
         return code << -shift
     if rounding == "floor":

@@ -1,4 +1,4 @@
-"""Symbolic codes: alkaid's fixed-point arrays, with whole numbers as values."""
+"""Symbolic codes: alkaid's fixed-point arrays, with integers as values."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def negated_sign(symbol: Any) -> Any:
 
 
 def plus(symbol: Any, other: Any) -> Any:
-    """Return the sum of two symbols, or of a symbol and a whole number of any size."""
+    """Return the sum of two symbols, or of a symbol and an integer of any size."""
     if not isinstance(other, int):
         if symbol.low == symbol.high:
             symbol, other = other, symbol
@@ -161,7 +161,7 @@ def is_short(value: int) -> bool:
 
 
 def affine(symbol: Any, factor: int, offset: int) -> Any:
-    """Return factor · symbol + offset, for whole numbers of any size."""
+    """Return factor · symbol + offset, for integers of any size."""
     sign = -1 if factor < 0 else 1
     symbol = fresh(symbol) if abs(factor) >= 1 << SMALL else symbol
     result, bits = constant(0), 0
@@ -185,7 +185,7 @@ def multiplied(symbol: Any, other: Any) -> Any:
 
 
 def product(symbol: Any, factor: int) -> Any:
-    """Return the product with a whole number of at most 20 bits."""
+    """Return the product with an integer of at most 20 bits."""
     if abs(factor) < 1 << SMALL:
         return symbol * float(factor)
     return flat(shaped([symbol], (1,)) @ np.array([[float(factor)]]))[0]

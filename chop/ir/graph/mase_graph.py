@@ -353,7 +353,7 @@ class MaseGraph:
         return load_graph(path, map_location, custom_ops)
 
     def to_integers(self) -> IntegerGraph:
-        """Return this quantised network in whole numbers, as codes with known widths and scales."""
+        """Return this quantised network in integers, as codes with known widths and scales."""
         integers: IntegerGraph = extensions.convert(self, "integers")
         return integers
 

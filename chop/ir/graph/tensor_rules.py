@@ -30,7 +30,7 @@ WORDS = {
 class TensorRule(NamedTuple):
     """The shape of a tensor, None for a size that is free, what it holds, and from where to where.
 
-    `least` and `most` are for whole numbers, such as indices.
+    `least` and `most` are for integers, such as indices.
     """
 
     shape: tuple[Any, ...]

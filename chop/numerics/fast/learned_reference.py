@@ -32,7 +32,7 @@ def rounded_fixed(
 
 
 def whole_bits(integer_bits: Tensor, frac_bits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the width without a sign, and the fraction bits, as whole numbers."""
+    """Return the width without a sign, and the fraction bits, as integers."""
     i, f = (bits.detach().round().to(torch.int32) for bits in (integer_bits, frac_bits))
     return i + f, f
 
@@ -48,7 +48,7 @@ def _ends(bits: Tensor, signed: bool, overflow: Overflow, dtype: torch.dtype) ->
 
 
 def _rounded(x: Tensor, step: Tensor, steps: Tensor, rounding: Rounding) -> Tensor:
-    """Return x / step as whole numbers; each rule is exact, as that of `Integer`."""
+    """Return x / step as integers; each rule is exact, as that of `Integer`."""
     whole = x * steps
     if rounding == "even":
         return whole.round()
@@ -71,7 +71,7 @@ def _wrapped(codes: Tensor, x: Tensor, width: Tensor, signed: bool) -> Tensor:
 
 
 def rounded_steps(x: Tensor, frac_bits: Tensor, rounding: Rounding) -> Tensor:
-    """Return x · 2^f as whole numbers."""
+    """Return x · 2^f as integers."""
     f = frac_bits.round().to(torch.int32)
     return _rounded(x, exp2(-f, x.dtype), exp2(f, x.dtype), rounding)
 

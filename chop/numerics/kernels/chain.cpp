@@ -42,7 +42,7 @@ inline float nearest(float x) {
 
 enum Rounding : int64_t { EVEN, UP, FLOOR };
 
-// Returns x / step as a whole number.
+// Returns x / step as an integer.
 template <int64_t ROUNDING>
 inline float whole(float x, float steps, float step) {
     float scaled = x * steps;

@@ -20,7 +20,7 @@ from chop.numerics.kernels.rules import (
 
 @triton.jit
 def _bits_of(at, mask, i_ptr, f_ptr, numbers, channels, inner, UNLIMITED: tl.constexpr):
-    """The width without a sign and the fraction bits of each number, as whole numbers."""
+    """The width without a sign and the fraction bits of each number, as integers."""
     channel = at // numbers * channels + at // inner % channels
     f = _nearest(tl.load(f_ptr + channel, mask=mask, other=0.0)).to(tl.int32)
     if UNLIMITED:

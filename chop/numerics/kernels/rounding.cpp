@@ -314,7 +314,7 @@ inline int32_t counted(float x) {
     return b > EXPONENT ? 0 : least(b, EXPONENT - 1);
 }
 
-// Mean magnitudes as in chop/numerics/means.py: sums of whole numbers.
+// Mean magnitudes as in chop/numerics/means.py: sums of integers.
 struct Row {
     const float* x;
     int64_t count;

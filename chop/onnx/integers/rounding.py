@@ -1,4 +1,4 @@
-"""Rounding, shifting and overflow of whole numbers as ONNX nodes.
+"""Rounding, shifting and overflow of integers as ONNX nodes.
 
 ONNX shifts numbers without a sign only, and onnxruntime's integer `Div` rounds toward zero: numbers
 are made positive by a multiple of the divisor before they are divided.

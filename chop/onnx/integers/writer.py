@@ -1,4 +1,4 @@
-"""Whole numbers as ONNX values: int32 where all numbers that occur fit, and int64 elsewhere."""
+"""Integers as ONNX values: int32 where all numbers that occur fit, and int64 elsewhere."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _check_operators(proto: Any, owner: str) -> None:
         word = "operator" if len(names) == 1 else "operators"
         if metadata_of(proto).get(FORMAT_KEY) == "integer":
             raise UnreadableModel(
-                f"{owner} computes in whole numbers, which cannot be read: export the network as "
+                f"{owner} computes in integers, which cannot be read: export the network as "
                 f"qdq, qcdq or qonnx, or run the file as it is with `runtime='onnxruntime'`"
             )
         fix = next((FIXES[op] for op in unknown if op in FIXES), "")

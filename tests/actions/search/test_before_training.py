@@ -132,7 +132,7 @@ SEARCHES = ("quickstart", "jsc_sim_joint_search", "jsc_sim_rungs_search", "jsc_t
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_the_designs_of_every_example_are_networks_of_whole_numbers(
+def test_the_designs_of_every_example_are_networks_of_integers(
     here, tmp_path, monkeypatch, package, name
 ):
     if name == "jsc_to_fpga":
@@ -144,7 +144,7 @@ def test_the_designs_of_every_example_are_networks_of_whole_numbers(
     monkeypatch.setattr(parents, "_trained", stop)
     _, out, said = here("search", "--config", EXAMPLES / f"{name}.toml", "--project-dir", tmp_path)
     assert "so far without a warning" in said
-    assert "no meaning in whole numbers" not in out + said
+    assert "no meaning in integers" not in out + said
 
 
 FLOAT_INPUT = re.sub(

@@ -90,7 +90,7 @@ WRONG = {
     "strategy.early_stopping.margin": (0.1, "margin must give the possible improvement"),
     "strategy.early_stopping.margin.acuracy": (0.1, "margin has no key 'acuracy'; did you mean"),
     "strategy.early_stopping.margin.accuracy": (0.1, "but no runner trains; add a table"),
-    "strategy.early_stopping.warmup": (0, "warmup must be a positive whole number"),
+    "strategy.early_stopping.warmup": (0, "warmup must be a positive integer"),
     "retrain": (3, "search.retrain must be a table of options"),
     "retrain.designs": ("all", "search.retrain.designs"),
     "retrain.max_epochs": (0, "search.retrain.max_epochs: should be greater"),

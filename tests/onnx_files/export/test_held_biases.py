@@ -132,7 +132,7 @@ def test_weights_below_the_smallest_scale_quantise_and_the_node_is_named(bias, t
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e-16, 1e-30])
-def test_a_bias_with_steps_of_its_own_keeps_its_value_in_whole_numbers(size, traced):
+def test_a_bias_with_steps_of_its_own_keeps_its_value_in_integers(size, traced):
     layer, x = with_small_row(nn.Linear(4, 3), size), torch.randn(50, 4)
     config = AFFINE | {"weight_axis": 0, "bias_width": 16}
     graph = calibrated(traced, nn.Sequential(layer), x, config)

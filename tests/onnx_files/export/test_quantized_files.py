@@ -117,7 +117,7 @@ def test_onnxruntime_gives_the_codes_of_the_integer_graph(network, config, kinds
 
 @pytest.mark.parametrize("network", ["jsc-s", "conv"])
 def test_float_scales_differ_only_where_a_tie_is_near(network, traced, run):
-    """onnxruntime multiplies by float32 scales, the integer graph by whole numbers of 31 bits."""
+    """onnxruntime multiplies by float32 scales, the integer graph by integers of 31 bits."""
     config = affine(8, 8, weight_axis=0, data_in_signed=False, data_in_zero_point="calibrated")
     graph, x = quantized(traced, network, config)
     expected = graph.to_integers()(x)

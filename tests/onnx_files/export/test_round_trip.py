@@ -84,7 +84,7 @@ OTHERS = {
     "floor of 8": ("qdq", config(8, data_in_rounding="floor")),
     "floor of 5": ("qcdq", config(5, data_in_rounding="floor")),
     "up of 12": ("qcdq", config(12, data_in_rounding="up")),
-    "whole numbers up": ("qdq", config(8, data_in_rounding="up", data_in_frac_width=0)),
+    "integers up": ("qdq", config(8, data_in_rounding="up", data_in_frac_width=0)),
     "three bits": ("qcdq", affine(3, data_in_zero_point=-1)),
     "twelve bits": ("qcdq", affine(12, data_in_zero_point=-226, data_in_scale=0.0015704)),
 }

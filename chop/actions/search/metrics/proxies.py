@@ -129,7 +129,7 @@ class SynFlow(Proxy):
 
 
 def _ones(x: Inputs) -> Inputs:
-    """Return one sample of ones; whole numbers, which may be indices, stay."""
+    """Return one sample of ones; integers, which may be indices, stay."""
 
     def one(tensor: Tensor) -> Tensor:
         first = tensor[:1]

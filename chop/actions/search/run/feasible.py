@@ -27,7 +27,7 @@ Check = Callable[[Trial], Any]
 def check_feasible(spec: StudySpec) -> None:
     """Convert and estimate untrained designs, as runners and circuits will: one must be possible.
 
-    A search that measures no circuit only warns of designs without a meaning in whole numbers.
+    A search that measures no circuit only warns of designs without a meaning in integers.
     """
     if isinstance(spec.parent.graph, UntracedModel) or not isinstance(
         spec.space, Space | LearnedSpace
@@ -46,7 +46,7 @@ def check_feasible(spec: StudySpec) -> None:
         raise ConfigError(f"{spec.where}{name}: no design of this search has a circuit: {reason}")
     if quantised and (reason := _why_none(quantised, lambda trial: integer_graph(trial.graph))):
         logger.warning(
-            "The designs of this search have no meaning in whole numbers, so that they can be "
+            "The designs of this search have no meaning in integers, so that they can be "
             "neither emitted nor verified: %s",
             reason,
         )

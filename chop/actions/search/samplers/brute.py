@@ -52,7 +52,7 @@ class BruteForce(Strategy):
 
 def _coprime(size: int) -> int:
     """Return a stride coprime to `size`, which spreads the first visits."""
-    # the golden section of `size`, (sqrt(5) - 1) / 2, rounded, in exact whole numbers
+    # the golden section of `size`, (sqrt(5) - 1) / 2, rounded, in exact integers
     stride = max(1, (math.isqrt(20 * size * size) - 2 * size + 2) // 4)
     while math.gcd(stride, size) != 1:
         stride += 1

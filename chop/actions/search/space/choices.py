@@ -13,7 +13,7 @@ from chop.registry import UnknownName
 RANGE_KEYS = {"min", "max", "step", "log"}
 SEPARATOR = "/"
 TOLERANCE = 1e-9  # of a step: 0.7 / 0.1 is a little less than 7
-EXACT = 2**53  # float64, and so a storage of Optuna, is exact up to this whole number
+EXACT = 2**53  # float64, and so a storage of Optuna, is exact up to this integer
 
 
 class Suggester(Protocol):
@@ -177,7 +177,7 @@ def _range(value: Mapping[str, Any], where: str) -> Range:
     if step is not None and step <= 0:
         raise ValueError(f"{where}.step must be positive, not {step}")
     if whole and isinstance(step, float):
-        raise ValueError(f"{where}.step must be a whole number like min and max, not {step}")
+        raise ValueError(f"{where}.step must be an integer like min and max, not {step}")
     if log not in (None, True, False):
         raise ValueError(f"{where}.log must be true or false, not {log!r}")
     if log and (low <= 0 or step is not None):
@@ -194,7 +194,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_exact(low: int, high: int, step: int | None, where: str) -> None:
-    """Refuse whole numbers that a storage, which holds them as float64, would change."""
+    """Refuse integers that a storage, which holds them as float64, would change."""
     for key, number in (("min", low), ("max", high)):
         if not _is_exact(number):
             raise ValueError(

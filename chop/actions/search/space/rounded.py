@@ -16,7 +16,7 @@ Distributions = dict[str, BaseDistribution]
 
 
 class LongRangeSampler(BaseSampler):
-    """Another sampler, which sees long ranges of whole numbers as ranges of fractions."""
+    """Another sampler, which sees long ranges of integers as ranges of fractions."""
 
     def __init__(self, sampler: BaseSampler) -> None:
         self._sampler = sampler

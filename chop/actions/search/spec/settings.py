@@ -61,7 +61,7 @@ class EarlyStopping(_Table):
         Says("must give the possible improvement of each metric, as in margin.accuracy = 0.02"),
     ] = {}
     # reports before which nothing is stopped
-    warmup: Annotated[PositiveInt, Says("must be a positive whole number")] = 1
+    warmup: Annotated[PositiveInt, Says("must be a positive integer")] = 1
 
 
 Designs = Annotated[

@@ -141,7 +141,7 @@ def _even(symbol: Any, ratio: Ratio, rounded_up: Any) -> Any:
 
 
 def shifted(symbol: Any, shift: int, rounding: Rounding) -> Any:
-    """Return symbol / 2^shift as a whole number."""
+    """Return symbol / 2^shift as an integer."""
     moved = symbol * 2.0**-shift
     if shift <= 0:
         return moved
@@ -159,7 +159,7 @@ def is_power(number: int) -> bool:
 
 
 def brought_into(word: Word, symbol: Any) -> Any:
-    """Return a whole number brought into the range of a word by its rule for overflow."""
+    """Return an integer brought into the range of a word by its rule for overflow."""
     if word.low <= symbol.low and symbol.high <= word.high:
         return symbol
     if word.wraps:

@@ -56,7 +56,7 @@ def _result(op: NeuronTables, reads: Sequence[Any], table: Numbers) -> Any:
 def joined(row: Sequence[Any]) -> tuple[Any, list[Numbers]]:
     """Return the bits of symbols side by side, the first lowest, and what each is worth there.
 
-    The values of a symbol are listed by the whole number that the joined bits form.
+    The values of a symbol are listed by the integer that the joined bits form.
     """
     fields, values, start = [], [], 0
     widths = [sum(symbol.kif) for symbol in row]

@@ -55,7 +55,7 @@ def of_two(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 
 def wrapped(reader: Reader, node: OnnxNode, result: OnnxValue) -> OnnxValue:
-    """Return whole numbers of the type in the file, where torch computes in a wider one."""
+    """Return integers of the type in the file, where torch computes in a wider one."""
     kind = node[0].kind
     is_whole = kind in TYPES and result.dtype == node[0].dtype == TYPES[kind][0]
     is_narrow = is_whole and not result.dtype.is_floating_point and result.dtype != torch.bool
@@ -100,12 +100,12 @@ def _binary(reader: Reader, node: OnnxNode, function: Callable[..., Any]) -> Onn
 
 @reads("Div")
 def div(reader: Reader, node: OnnxNode) -> OnnxValue:
-    """Read a quotient; that of whole numbers is rounded towards 0."""
+    """Read a quotient; that of integers is rounded towards 0."""
     if node[0].dtype.is_floating_point:
         second = node[1] if node[0].is_known else plain(node[1])
         return reader.call(torch.div, node[0], second)  # type: ignore[no-any-return]
     if is_constant(node[1]) and (node[1].tensor == 0).any():
-        raise node.wrong("divides whole numbers by 0; export the network again")
+        raise node.wrong("divides integers by 0; export the network again")
     return reader.call(torch.div, node[0], node[1], rounding_mode="trunc")  # type: ignore[no-any-return]
 
 
@@ -113,7 +113,7 @@ def div(reader: Reader, node: OnnxNode) -> OnnxValue:
 def mod(reader: Reader, node: OnnxNode) -> OnnxValue:
     """Read a remainder, with the sign of the divisor, or of the dividend with `fmod`."""
     if is_constant(node[1]) and not node[1].dtype.is_floating_point and (node[1].tensor == 0).any():
-        raise node.wrong("divides whole numbers by 0; export the network again")
+        raise node.wrong("divides integers by 0; export the network again")
     function = torch.fmod if node.attribute("fmod", 0) else torch.remainder
     return reader.call(function, node[0], node[1])  # type: ignore[no-any-return]
 
@@ -204,7 +204,7 @@ def running(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 @reads("BitShift")
 def bit_shift(reader: Reader, node: OnnxNode) -> OnnxValue:
-    """Read a shift of whole numbers."""
+    """Read a shift of integers."""
     ways = {"LEFT": python.lshift, "RIGHT": python.rshift}
     way = node.attribute("direction", "")
     if way not in ways:

@@ -195,7 +195,7 @@ def _rounded_before(x: OnnxValue, wanted: Grid) -> OnnxValue | None:
 
 
 def _rounding_of(node: fx.Node | None) -> tuple[fx.Node, Rounding] | None:
-    """Return what a node rounds to whole numbers, and how: floor(x), or round(x) and ties up."""
+    """Return what a node rounds to integers, and how: floor(x), or round(x) and ties up."""
     if _is_call(node, torch.floor):
         return node.args[0], "floor"  # type: ignore[union-attr, return-value]
     if not _is_call(node, torch.add):
@@ -273,7 +273,7 @@ def _qonnx_grid(node: OnnxNode) -> Grid:
     scales, points = _scales(node), node.numbers(2, "zero point") or [0.0]
     widths = set(node.numbers(3, "bit width") or [])
     if len(widths) != 1 or not all(float(n).is_integer() for n in (*widths, *points)):
-        raise node.wrong("has a bit width or zero point that is no whole number; no format has it")
+        raise node.wrong("has a bit width or zero point that is not an integer; no format has it")
     width = int(widths.pop())
     if not 1 <= width <= 32:
         raise node.wrong(f"has {width} bits; only 1 to 32 can be read")

@@ -43,7 +43,7 @@ def resize(reader: Reader, node: OnnxNode) -> OnnxValue:
             raise node.wrong("resizes to a size of 1 by pytorch_half_pixel, which torch does not")
         corners = ways[way]
         if corners and scales and not _are_whole(node, scales):
-            raise node.wrong("aligns the corners of a size that is no whole number; give sizes")
+            raise node.wrong("aligns the corners of a size that is not an integer; give sizes")
     kind = "nearest" if mode == "nearest" else LINEAR[x.rank]
     factor = None if scales is None else tuple(scales)
     layer = nn.Upsample(sizes, factor, kind, corners)
@@ -51,7 +51,7 @@ def resize(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 
 def _are_whole(node: OnnxNode, scales: list[float]) -> bool:
-    """Whether each size times its scale is a whole number."""
+    """Whether each size times its scale is an integer."""
     pairs = zip(node[0].sizes[2:], scales, strict=True)
     return all(s == int(s) or (a == b and a * s == int(a * s)) for (a, b), s in pairs)
 

@@ -15,7 +15,7 @@ from chop.onnx.reading.values import OnnxValue, Size, known
 
 
 def known_numbers(node: OnnxNode, place: int, what: str) -> list[Size]:
-    """Return whole numbers that are constants, or made of sizes: one for each trial."""
+    """Return integers that are constants, or made of sizes: one for each trial."""
     value = node[place]
     if not value.is_known:
         raise node.wrong(f"computes its {what} from the data; only constants and sizes can be read")
@@ -250,7 +250,7 @@ def cast_like(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 
 def in_kind(reader: Reader, x: OnnxValue, kind: str) -> OnnxValue:
-    """Return a value in a type of the file; whole numbers that torch has no type for wrap."""
+    """Return a value in a type of the file; integers that torch has no type for wrap."""
     dtype, bits = TYPES[kind]
     width = dtype.itemsize * 8
     is_wrapped = not dtype.is_floating_point and dtype != torch.bool and bits < width
@@ -265,5 +265,5 @@ def in_kind(reader: Reader, x: OnnxValue, kind: str) -> OnnxValue:
 
 
 def in_type(reader: Reader, x: OnnxValue, dtype: torch.dtype) -> OnnxValue:
-    """Return a value in a type; torch adds int32 in int64, and raises whole numbers in float."""
+    """Return a value in a type; torch adds int32 in int64, and raises integers in float."""
     return x if x.dtype == dtype else reader.method("to", x, dtype)

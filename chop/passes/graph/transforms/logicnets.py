@@ -78,7 +78,7 @@ class LogicNets(Neurons):
         _format(config, "data_out", needed=True)
         fan_in = config.get("fan_in")
         if fan_in is not None and (not isinstance(fan_in, int) or fan_in < 1):
-            raise ValueError(f"fan_in is {fan_in!r}; give a whole number of at least 1")
+            raise ValueError(f"fan_in is {fan_in!r}; give an integer of at least 1")
 
     @classmethod
     def with_neighbours(

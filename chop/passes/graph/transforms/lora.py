@@ -59,7 +59,7 @@ class LoRALinear(Leaf, nn.Module):
 
     def _adapt(self, linear: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
         if rank < 1:
-            raise ValueError(f"the rank of an adapter is {rank}; give a whole number of at least 1")
+            raise ValueError(f"the rank of an adapter is {rank}; give an integer of at least 1")
         if not 0 <= dropout < 1:
             raise ValueError(
                 f"the dropout of an adapter is {dropout}; give a number from 0 to below 1"

@@ -56,7 +56,7 @@ class LUTNet(Neurons):
         for key, allowed in wanted.items():
             value = _option(config, key)
             if value not in allowed or not isinstance(value, int):
-                law = f"a whole number from {allowed[0]} to {allowed[-1]}"
+                law = f"an integer from {allowed[0]} to {allowed[-1]}"
                 raise ValueError(f"data_in_{key} of lutnet must be {law}, not {value!r}")
         _image_size(config.get("data_in_dim"))
 

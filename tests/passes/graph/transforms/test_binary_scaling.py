@@ -89,7 +89,7 @@ def test_the_pass_makes_them_and_metadata_follow():
     [
         ({"weight_bipolr": 1}, "unknown key of binary_scaling 'weight_bipolr'; did you mean"),
         ({"binary_training": "yes"}, "binary_training is 'yes'; use true or false"),
-        ({"data_in_width": None}, "width must be a whole number"),
+        ({"data_in_width": None}, "width must be an integer"),
     ],
 )
 def test_wrong_configs_are_refused_in_one_sentence(change, sentence):

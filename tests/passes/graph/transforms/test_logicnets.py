@@ -173,7 +173,7 @@ def test_a_layer_can_be_built_by_hand():
         (nn.Linear(9, 2), config(2), r"sees 9 inputs of 2 bits: its table would have 2\^18 entr"),
         (nn.Linear(8, 1025), config(2), r"1025 tables of 2\^16 entries are 67174400 .at most 6"),
         (SMALL, {"name": "logicnets"}, "logicnets needs data_in_width"),
-        (SMALL, config(fan_in=0), "fan_in is 0; give a whole number of at least 1"),
+        (SMALL, config(fan_in=0), "fan_in is 0; give an integer of at least 1"),
         (SMALL, config(fanin=2), "unknown key of logicnets 'fanin'; did you mean 'fan_in"),
         (SMALL, config(out=32), "data_out_width of logicnets is 32; give at most 31"),
     ],

@@ -59,7 +59,7 @@ def test_sums_of_many_numbers_are_made_in_the_same_order(num_inputs):
 
 
 def test_new_tables_compute_what_signs_of_the_weights_would():
-    """Sums of signs are whole numbers, so only the scales at the end are rounded."""
+    """Sums of signs are integers, so only the scales at the end are rounded."""
     linear = nn.Linear(6, 5)
     layer = LinearLUT.from_float(linear, config(k=3)).eval()
     x = torch.randn(50, 6)
@@ -160,8 +160,8 @@ parametrize.register_parametrization(MASKED, "weight", nn.Identity())
 @pytest.mark.parametrize(
     ("layer", "given", "message"),
     [
-        (SMALL, config(k=9), "data_in_k of lutnet must be a whole number from 1 to 8, not 9"),
-        (SMALL, config(levels=0), "data_in_levels of lutnet must be a whole number from 1"),
+        (SMALL, config(k=9), "data_in_k of lutnet must be an integer from 1 to 8, not 9"),
+        (SMALL, config(levels=0), "data_in_levels of lutnet must be an integer from 1"),
         (SMALL, config(kk=1), "unknown key of lutnet 'kk'"),
         (nn.Linear(2, 3), config(k=3), "a table of 3 inputs needs a layer with as many, not 2"),
         (nn.Linear(1024, 1024), config(k=4), r"with 2\^4 entries are 33554432 numbers to train"),

@@ -46,7 +46,7 @@ def test_it_is_the_linear_layer_on_patches(geometry, k, binarized):
 
 
 def test_new_tables_compute_what_signs_of_the_weights_would_also_in_groups():
-    """Sums of signs are whole numbers, so only the scales at the end are rounded."""
+    """Sums of signs are integers, so only the scales at the end are rounded."""
     conv = nn.Conv2d(4, 6, 3, groups=2, stride=2)
     layer = Conv2dLUT.from_float(conv, config(k=3)).eval()
     x = torch.randn(2, 4, 7, 7)

@@ -58,7 +58,7 @@ def test_a_function_called_df_split_is_patched(ready):
     assert "df_split" in patch_metadata_transform_pass(graph, q_config=Q)[1]["patched"]
 
 
-def test_whole_numbers_keep_their_format(ready):
+def test_integers_keep_their_format(ready):
     class Index(nn.Module):
         def forward(self, x, y):
             return x[y]

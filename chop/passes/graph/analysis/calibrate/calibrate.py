@@ -106,9 +106,7 @@ def _laws(options: Mapping[str, Any]) -> Iterator[Problem]:
         whole = isinstance(width, int) and not isinstance(width, bool)
         if not whole or not WIDTHS[0] <= width <= WIDTHS[1]:
             low, high = WIDTHS
-            yield Problem(
-                "widths", f"a width is a whole number from {low} to {high}, not {width!r}"
-            )
+            yield Problem("widths", f"a width is an integer from {low} to {high}, not {width!r}")
 
 
 def _affordable(

@@ -1,6 +1,6 @@
 """What the circuit of one network costs in many formats, by formula.
 
-The network is converted to whole numbers once, for its shapes; after that only the widths of its
+The network is converted to integers once, for its shapes; after that only the widths of its
 layers and the digits of their weights are read. The numbers are those of
 `chop.hardware.estimate.estimate(…, fidelity="formula")` for the converted network.
 """

@@ -59,7 +59,7 @@ Parts = tuple[Part, ...]
 
 
 class Value:
-    """The range of a value in whole numbers, and what became of it in each format.
+    """The range of a value in integers, and what became of it in each format.
 
     `family` has all ranges that one node was seen to have, by the formats that they were rounded
     to one after the other. Equal ones are one object.

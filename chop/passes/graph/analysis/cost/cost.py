@@ -169,7 +169,7 @@ def whole(value: float) -> int | float:
 
 
 def per_sample(total: int | float, batch: int) -> int | float:
-    """Return the share of one sample in the total of a batch; whole numbers are integers."""
+    """Return the share of one sample in the total of a batch; an integer if it is one."""
     return whole(total / batch) if total % batch else total // batch
 
 

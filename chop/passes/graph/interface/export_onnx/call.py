@@ -220,7 +220,7 @@ class OpCall:
         return DTYPES[dtype]
 
     def ints(self, *values: int) -> str:
-        """Return the name of a vector of whole numbers, such as axes."""
+        """Return the name of a vector of integers, such as axes."""
         return self.builder.constant(np.array(values, dtype=np.int64))
 
     def sizes(self, values: Sequence[Any]) -> str:
@@ -260,7 +260,7 @@ class OpCall:
         return x if rank else self.add("Reshape", x, self.ints(1))
 
     def rounded(self, x: str, rounding: str) -> str:
-        """Round a value to whole numbers: ties to even or up, or always down."""
+        """Round a value to integers: ties to even or up, or always down."""
         if rounding == "floor":
             return self.add("Floor", x)
         near = self.add("Round", x)

@@ -23,7 +23,7 @@ class ElementBits:
     Elements without bits are zero: their codes are from 0 to 0.
     """
 
-    frac_bits: Array  # whole numbers
+    frac_bits: Array  # integers
     low: Array
     high: Array
     signed: bool

@@ -35,7 +35,7 @@ __all__ = ["export_onnx_interface_pass"]
 logger = logging.getLogger(__name__)
 
 NOTES = {TRAINED_ON_KEY: "trained_on", MADE_FROM_KEY: "made_from"}  # in the meta of a graph
-EXACT_BITS = 24  # up to which float32 adds whole numbers exactly
+EXACT_BITS = 24  # up to which float32 adds integers exactly
 
 
 @graph_pass("export_onnx", "interface", needs=("common",))
@@ -50,7 +50,7 @@ def export_onnx_interface_pass(
     """Write the network to an ONNX file, op by op; the graph is only read.
 
     `format` is `onnx` (the float network), `qdq` or `qcdq` (QuantizeLinear, DequantizeLinear and
-    Clip, for onnxruntime), `qonnx` (Quant nodes, for FINN and hls4ml) or `integer` (whole numbers
+    Clip, for onnxruntime), `qonnx` (Quant nodes, for FINN and hls4ml) or `integer` (integers
     only). A quantised network exports exactly, or is refused by the names of its nodes. `accuracy`
     goes into the metadata of the file, with the formats of all nodes, and the classes and the
     scaler of the data (`graph.meta["trained_on"]`). `silent` logs nothing.

@@ -40,7 +40,7 @@ NO_STEP = "has no step of which all values are multiples; use integer or affine"
 NOT_FIXED = "rounds by thresholds; use integer of 2 bits for activations"
 SIGNS = "has no zero; use `format='qonnx'`, or integer for activations"
 FP8 = "is a float; use `format='qdq'`"
-UNROUNDED = "is not rounded to whole numbers; use integer or affine"
+UNROUNDED = "is not rounded to integers; use integer or affine"
 NONE = "is quantised; use `format='qdq'`"
 
 WEIGHTS = Export(activations=AT_RUN_TIME)

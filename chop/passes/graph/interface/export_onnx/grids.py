@@ -1,4 +1,4 @@
-"""Constants as whole numbers with a step, exactly."""
+"""Constants as integers with a step, exactly."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CodedConstant:
 def constant_grid(
     values: Tensor, fmt: NumberFormat | None, *, blocks: bool = True
 ) -> CodedConstant:
-    """Return the whole numbers of values that are already rounded to a format.
+    """Return the integers of values that are already rounded to a format.
 
     `blocks`: a format with blocks has one scale for each, rather than one for all.
     """

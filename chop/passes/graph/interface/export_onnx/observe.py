@@ -70,7 +70,7 @@ def observed(graph: MaseGraph) -> KnownGraph:
 def _is_unclear(node: fx.Node, found: KnownGraph) -> bool:
     """Return whether a number is computed from the batch, but is not a size that differs by it.
 
-    Half of the batch is 1 for batches of 2 and of 3, and 1 / batch is not a whole number.
+    Half of the batch is 1 for batches of 2 and of 3, and 1 / batch is not an integer.
     """
     sized = any(isinstance(found.facts[n], DynamicSize) for n in node.all_input_nodes)
     return sized and isinstance(found.facts[node], bool | int | float)

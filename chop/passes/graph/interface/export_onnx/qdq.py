@@ -221,7 +221,7 @@ class Qdq:
 
 
 def _whole(call: OpCall, x: str, inverse: Any, rounding: Rounding) -> str:
-    """Return a value in steps, rounded to whole numbers."""
+    """Return a value in steps, rounded to integers."""
     return call.rounded(call.add("Mul", x, call.constant(inverse)), rounding)
 
 

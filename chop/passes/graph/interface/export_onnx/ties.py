@@ -72,7 +72,7 @@ def _ratios(node: Any, scales: Sequence[Fraction], step: Fraction) -> Iterator[F
 
 
 def _has_ties(ratio: Fraction) -> bool:
-    """Return whether whole multiples of a ratio may be halves of whole numbers."""
+    """Return whether whole multiples of a ratio may be halves of integers."""
     below = ratio.denominator
     odd = below // (below & -below)
     return below % 2 == 0 and odd <= MOST_PRODUCT

@@ -57,7 +57,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class DynamicSize:
-    """Stands for a whole number that depends on the batch."""
+    """Stands for an integer that depends on the batch."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class OnnxTensor:
 
 @dataclass(frozen=True)
 class OnnxSize:
-    """A whole number that is computed in the file, as an int64 tensor without dimensions."""
+    """An integer that is computed in the file, as an int64 tensor without dimensions."""
 
     name: str
 

@@ -48,12 +48,12 @@ def integer_graph(graph: MaseGraph, *, as_noted: bool = False) -> IntegerGraph:
 
 @graph_pass("to_integer_graph", "transform", needs=("common",))
 def to_integer_graph_transform_pass(graph: MaseGraph, *, silent: bool = False) -> dict[str, Any]:
-    """Convert a quantised graph to whole numbers: codes, scales, shifts and accumulator widths.
+    """Convert a quantised graph to integers: codes, scales, shifts and accumulator widths.
 
     The integer graph is `info["integer_graph"]` and `graph.meta["integers"]`; the network itself
     stays as it is. Each node's metadata gets a part `integers` with the width, the sign, the codes
-    and the step of its result, and the bits of its accumulator. A node without a meaning in whole
-    numbers is refused. `silent` leaves out the table of all nodes.
+    and the step of its result, and the bits of its accumulator. A node without a meaning
+    in integers is refused. `silent` leaves out the table of all nodes.
     """
     integers = integer_graph(graph)
     graph.meta[KEY] = integers

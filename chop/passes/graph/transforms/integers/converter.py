@@ -279,7 +279,7 @@ class Converter:
                 raise call.refusal(f"cannot hold {operand}: {error}") from error
         reason = "has one exponent or scale for each block of an activation, known only at run time"
         if fmt.elementwise:
-            reason = "is not a format of whole numbers"
+            reason = "is not a format of integers"
         raise call.refusal(f"rounds {operand} to {fmt.name}, which {reason}; use integer or affine")
 
     def _mixed_word(self, fmt: MixedInteger, operand: str, call: NodeCall) -> Word:

@@ -142,7 +142,7 @@ def _sums(layer: LUTNet, call: NodeCall, to: Converter) -> LevelSums:
 
 
 def _entries(layer: LUTNet) -> tuple[Tensor, float]:
-    """Return the tables in whole numbers, without those of pruned products, and their step.
+    """Return the tables in integers, without those of pruned products, and their step.
 
     Entries that are not binarised are multiplied by the scale of their level.
     """
@@ -254,7 +254,7 @@ def _thresholds(layer: LUTNet, codes: Codes) -> tuple[Tensor, bool]:
 
 
 def region(layer: LUTNet, x: Tensor) -> Tensor:
-    """Return the signs of each level as bits of a whole number, the first as the highest."""
+    """Return the signs of each level as bits of an integer, the first as the highest."""
     found = torch.zeros(x.shape, dtype=torch.int64)
     with torch.no_grad():
         for sign in layer.signs(x.to(layer.weight.device)):

@@ -96,7 +96,7 @@ class NotedConverter(Converter):
 
 
 def noted_format(node: fx.Node, tensor: Any) -> NumberFormat | None:
-    """Return the format of a tensor in the metadata; None for a float, or for whole numbers."""
+    """Return the format of a tensor in the metadata; None for a float, or for integers."""
     if not isinstance(tensor, TensorMeta) or tensor.get("type") in NOT_A_FORMAT:
         return None
     if "torch_dtype" in tensor and not tensor.torch_dtype.is_floating_point:

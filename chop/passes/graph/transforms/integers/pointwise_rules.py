@@ -140,7 +140,7 @@ def clamp(call: NodeCall, to: Converter) -> Value:
 
 
 def _clamped(call: NodeCall, to: Converter, value: Known, ends: Ends, finer: int) -> Known:
-    """Clamp codes between bounds in their steps, on a grid that is finer by a whole number."""
+    """Clamp codes between bounds in their steps, on a grid that is finer by an integer."""
     low, high = (None if end is None else round(end * finer) for end in ends)
     value = to.refined(value, to.codes(value).scale.divided(finer), call)
     op = ClampCodes(-END if low is None else low, END if high is None else high)
@@ -213,7 +213,7 @@ def _bounds(call: NodeCall) -> Ends:
 
 
 def _fraction(scale: Scale) -> Fraction:
-    """Return a scale as a fraction of whole numbers."""
+    """Return a scale as a fraction of integers."""
     exponent, divisor = int(scale.exponent), int(scale.divisor)
     return Fraction(float(scale.factor)) * Fraction(2) ** exponent / divisor
 

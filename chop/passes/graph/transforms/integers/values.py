@@ -75,5 +75,5 @@ Value = Known | Constant | Unrounded
 
 
 def refuse(node: Any, reason: str) -> PassArgsError:
-    """Return the error for a node that has no meaning in whole numbers."""
+    """Return the error for a node that has no meaning in integers."""
     return PassArgsError(f"node {node.name!r} {reason}")

@@ -95,7 +95,7 @@ def _given(parameter: Parameter) -> Tensor:
 
 
 def _parameters(call: NodeCall, to: Converter) -> tuple[Known, Parameter, Parameter]:
-    """Return the input in whole numbers, and the weight and the bias as the layer uses them."""
+    """Return the input in integers, and the weight and the bias as the layer uses them."""
     if not {"data_in", "weight"} <= call.formats.keys():
         raise call.refusal(f"is a {call.op} that is still in float; quantise it first")
     if not call.formats["weight"].deterministic:

@@ -103,7 +103,7 @@ def _row_magnitudes(values: Tensor) -> Tensor | None:
 
 
 def dyadic(values: Tensor) -> tuple[Tensor, int]:
-    """Return whole numbers and the exponent such that number · 2^exponent are the values."""
+    """Return integers and the exponent such that number · 2^exponent are the values."""
     values = values.detach().double().cpu()
     check_finite(values, "constant")
     used = values[values != 0]

@@ -26,8 +26,8 @@ Bits = dict[str, tuple[Tensor, Tensor]]  # integer and fraction bits by operand
 def freeze_bits_transform_pass(graph: MaseGraph) -> dict[str, Any]:
     """Make ordinary quantised layers of all layers that learn their bits; outputs stay equal.
 
-    A layer with bits per tensor gets the format `integer`, others `mixed_integer` with whole
-    numbers of bits, which are not trained any more; those that have it already stay.
+    A layer with bits per tensor gets the format `integer`, others `mixed_integer` with their
+    bits, which are not trained any more; those that have it already stay.
     """
     mixed = [
         (layer, nodes)
@@ -101,5 +101,5 @@ def _with_bits(layer: Quantized, name: str, integer: Tensor, fraction: Tensor) -
 
 
 def _frozen(bits: Tensor) -> Tensor:
-    """Return numbers of bits as whole numbers."""
+    """Return numbers of bits as integers."""
     return bits.detach().round().clamp(-128, 127).to(torch.int8).clone()

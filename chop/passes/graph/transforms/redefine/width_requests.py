@@ -117,7 +117,7 @@ def _width(key: str, config: Mapping[str, Any]) -> int | None:
         raise PassArgsError(f"{key!r} has {keys[0]} and {keys[1]}; give one of them")
     value = _number(key, config, keys[0]) if keys else None
     if value is not None and not isinstance(value, int):
-        raise PassArgsError(f"{key!r}: {keys[0]} is {value!r}; give a whole number")
+        raise PassArgsError(f"{key!r}: {keys[0]} is {value!r}; give an integer")
     return value
 
 
@@ -125,7 +125,7 @@ def _repeat(key: str, config: Mapping[str, Any]) -> int | None:
     value = config.get("repeat")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise PassArgsError(
-            f"{key!r}: repeat is {value!r:.40}; give a whole number, 0 to skip the block"
+            f"{key!r}: repeat is {value!r:.40}; give an integer, 0 to skip the block"
         )
     return value
 

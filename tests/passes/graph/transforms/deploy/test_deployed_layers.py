@@ -94,7 +94,7 @@ def test_powers_of_two_have_equal_bits_below_24_bits_of_sum():
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", [name for name, c in CONFIGS.items() if c["name"] != "fp8"])
-def test_whole_numbers_are_exact_up_to_five_roundings(name):
+def test_integers_are_exact_up_to_five_roundings(name):
     """The simulation's error grows with the number of inputs, the deployed layer's does not."""
     _, deployed = layers(CONFIGS[name], 3000, 11)
     deployed.bias = None

@@ -346,7 +346,7 @@ class TestFreezing:
 
     @pytest.mark.parametrize("rounding", ["even", "up", "floor"])
     @pytest.mark.parametrize("overflow", ["saturate", "symmetric", "wrap"])
-    def test_so_they_do_by_every_rule_and_in_whole_numbers(self, rounding, overflow):
+    def test_so_they_do_by_every_rule_and_in_integers(self, rounding, overflow):
         graph = learning(rounding=rounding, overflow=overflow)
         before = outputs(graph)
         freeze_bits_transform_pass(graph)

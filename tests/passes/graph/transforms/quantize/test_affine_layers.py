@@ -408,7 +408,7 @@ class TestGraphs:
         ("changes", "text"),
         [
             ({"data_in_scale": 0.0}, "data_in_scale must be a positive, finite number"),
-            ({"data_in_zero_point": 200}, "data_in_zero_point must be a whole number among"),
+            ({"data_in_zero_point": 200}, "data_in_zero_point must be an integer among"),
             ({"weight_axis": 5}, "node '.*': weight_axis is 5, but weight has"),
             (
                 {"data_in_axis": 1, "data_in_scale": [0.1] * 3, "bias_width": 8},

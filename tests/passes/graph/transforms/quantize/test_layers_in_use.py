@@ -79,7 +79,7 @@ def test_a_bias_keeps_a_refinement_of_its_own():
     assert not from_config(config, "weight").floor
 
 
-def test_numpys_whole_numbers_are_whole_numbers():
+def test_numpys_integers_are_integers():
     fmt = from_precision("integer", [np.int64(8), np.int32(4)])
     assert fmt.precision == [8, 4]
     assert all(type(number) is int for number in fmt.precision)

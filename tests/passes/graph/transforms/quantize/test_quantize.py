@@ -444,9 +444,9 @@ REFUSED = [
     (linear(weight_exponnt_width=4), r"unknown key of a.? integer config 'weight_exponnt_width'"),
     (
         linear(weight_width=0),
-        r"'linear': integer: weight_width must be a whole number from 1 to 64 \(got .*t_width = 0",
+        r"'linear': integer: weight_width must be an integer from 1 to 64 \(got .*t_width = 0",
     ),
-    (linear(weight_width="8"), r"'linear': integer: weight_width must be a whole number"),
+    (linear(weight_width="8"), r"'linear': integer: weight_width must be an integer"),
     (linear(data_in_frac_width=0.5), r"'linear': integer: data_in_frac_width must be"),
     (
         linear(name=["integer"]),
@@ -455,7 +455,7 @@ REFUSED = [
     # the graph has no such op
     (
         {"conv1d": linear(weight_width=0)["linear"]},
-        "'conv1d': integer: weight_width must be a whole number",
+        "'conv1d': integer: weight_width must be an integer",
     ),
     # no node needs the default
     ({"default": linear(wieght_width=0)["linear"], "linear": integer()}, r"'default': unknown key"),

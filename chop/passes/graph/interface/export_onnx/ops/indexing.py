@@ -199,7 +199,7 @@ def arange(call: OpCall) -> str:
     ]
     whole = all(isinstance(v, int | OnnxSize) for v in (start, end, step))
     if not whole:
-        raise call.refusal("counts in floats up to a number that is computed; use whole numbers")
+        raise call.refusal("counts in floats up to a number that is computed; use integers")
     return call.cast(call.add("Range", *names), torch.int64, call.out.dtype)
 
 

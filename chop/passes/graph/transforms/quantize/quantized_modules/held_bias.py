@@ -18,7 +18,7 @@ from chop.numerics.affine_rounding import LEAST_SCALE, positive
 from chop.numerics.integer import Integer
 from chop.numerics.scratch import is_plain
 
-MOST_CODE = 2**31 - 2**7  # of a bias: float32 has no whole number between it and 2^31
+MOST_CODE = 2**31 - 2**7  # of a bias: float32 has no integer between it and 2^31
 SLACK = 2**11  # codes by which float32 scales may miss the room
 LEAST_ROOM = 2**30  # for a bias beside products of any number and width
 OWN_CODE = 2**48  # of a bias in steps of its own, on the grid of the products

@@ -38,7 +38,7 @@ EXCESS = 2  # bits by which a sum exceeds the format that it is rounded to
 class BitWidths(FormatTensors):
     """The integer and fraction bits of a mixed_integer operand.
 
-    Those that are trained are float32, all others whole numbers. A parameter that is trained has no
+    Those that are trained are float32, all others integers. A parameter that is trained has no
     integer bits of its own: they follow from its values.
     """
 
