@@ -167,7 +167,7 @@ class HistogramPanel:
 
 
 COLUMNS, SMALL_WIDTH, SMALL_HEIGHT = 3, 320, 170
-MOST_BARS = 64
+MAX_BARS = 64
 
 
 def histogram_page(panels: Sequence[HistogramPanel]) -> str:
@@ -192,7 +192,7 @@ def _small(panel: HistogramPanel) -> str:
     used = [i for i, count in enumerate(panel.counts) if count]
     if not used:
         return parts[0] + _text(SMALL_WIDTH / 2, SMALL_HEIGHT / 2, "nothing to show", "middle")
-    first, size = used[0], -(-(used[-1] + 1 - used[0]) // MOST_BARS)
+    first, size = used[0], -(-(used[-1] + 1 - used[0]) // MAX_BARS)
     low, high = panel.range
     step = (high - low) / len(panel.counts)
     bars = [sum(panel.counts[i : i + size]) for i in range(first, used[-1] + 1, size)]

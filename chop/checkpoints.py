@@ -28,7 +28,7 @@ LIGHTNING = "pytorch-lightning_version"  # a key that only Lightning's checkpoin
 IN_NAMES = ("module", "_orig_mod")  # what DataParallel and torch.compile put into names of weights
 COUNTER = "num_batches_tracked"  # of batch norms, which files of some programs do not have
 State = Mapping[str, Tensor]
-MOST_NAMES = 4  # of weights in a message
+MAX_NAMES = 4  # of weights in a message
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -363,5 +363,5 @@ def _problem_of(tensor: Tensor, weight: Tensor | None) -> str | None:
 
 def _some(names: Iterable[str]) -> str:
     names = sorted(names)
-    more = f", … {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    more = f", … {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more

@@ -17,7 +17,7 @@ Backend = Literal["unrolled", "streaming"]
 Language = Literal["verilog", "vhdl"]
 DEFAULT_PARALLELISM = 16  # multipliers of a layer in a streaming circuit, at most
 
-MOST_ADDERS = 100_000
+MAX_ADDERS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,11 @@ class EmitOptions:
     clock: PositiveFloat = 5.0
     language: Language = "verilog"
     max_parallelism: PositiveInt | None = None
-    max_adders: PositiveInt = MOST_ADDERS
+    max_adders: PositiveInt = MAX_ADDERS
     argmax: bool = False
 
     def __post_init__(self) -> None:
-        if self.backend == "streaming" and self.max_adders != MOST_ADDERS:
+        if self.backend == "streaming" and self.max_adders != MAX_ADDERS:
             raise ValueError(
                 "`max_adders` is a limit of unrolled circuits; omit it, or use `max_parallelism` "
                 "for the multipliers of a streaming layer"

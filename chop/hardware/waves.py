@@ -19,7 +19,7 @@ __all__ = ["WaveSignal", "Waves", "draw_waves", "port_signals", "read_waves"]
 
 UNITS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0, "ps": 1e-3, "fs": 1e-6}
 LEFT, ROW, HIGH, TOP, RIGHT = 170, 26, 16, 34, 12
-MOST_LANES = 8  # that have a row each
+MAX_LANES = 8  # that have a row each
 WIDTH = 900
 CHARACTER = 6.2  # pixels of a digit
 VARIABLE = re.compile(r"\$var\s+\S+\s+(\d+)\s+(\S+)\s+(\S+)(?:\s+\[[\d:]+\])?\s+\$end")
@@ -130,7 +130,7 @@ def port_signals(circuit: Circuit) -> list[WaveSignal]:
     signals = [WaveSignal("clk"), WaveSignal("rst")]
     ends = ("_valid", "_ready") if circuit.handshakes else ("_valid",)
     for port in (*circuit.inputs, *circuit.outputs):
-        lanes = range(port.lanes) if port.lanes <= MOST_LANES else (None,)
+        lanes = range(port.lanes) if port.lanes <= MAX_LANES else (None,)
         signals += [WaveSignal(port.name, port, lane) for lane in lanes]
         signals += [WaveSignal(port.name + end) for end in ends]
     return signals

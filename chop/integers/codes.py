@@ -16,8 +16,8 @@ from chop.integers.scale import Scale
 from chop.numerics.affine import Affine
 from chop.numerics.integer import Integer, Overflow, Rounding
 
-MOST_BITS = 63  # of an accumulator, sign included, so that int64 holds it with one bit to spare
-MOST_WORD_BITS = 48  # of a rounded value
+MAX_BITS = 63  # of an accumulator, sign included, so that int64 holds it with one bit to spare
+MAX_WORD_BITS = 48  # of a rounded value
 
 
 class TooWide(ValueError):
@@ -37,9 +37,9 @@ def bits_for(low: int, high: int) -> int:
 
 def check_bits(largest: int, what: str) -> None:
     """Refuse magnitudes that do not fit an accumulator."""
-    if (bits := bits_for(-largest, largest)) > MOST_BITS:
+    if (bits := bits_for(-largest, largest)) > MAX_BITS:
         raise TooWide(
-            f"needs {what} of {bits} bits; at most {MOST_BITS} are allowed; use narrower formats"
+            f"needs {what} of {bits} bits; at most {MAX_BITS} are allowed; use narrower formats"
         )
 
 
@@ -65,7 +65,7 @@ class Codes:
         low, high = narrowed(low), narrowed(high)
         least, most = int(low.min()), int(high.max())
         width = bits_for(least, most)
-        if width > MOST_BITS:
+        if width > MAX_BITS:
             check_bits(max(-least, most), "a value")
         return cls(tuple(shape), low, high, scale.compact(), width, least < 0)
 
@@ -127,10 +127,10 @@ class Word:
         """Return the word of a format, for tensors of `rank` dimensions, the batch included."""
         if isinstance(fmt, Affine):
             return cls._of_affine(fmt, rank)
-        if fmt.width > MOST_WORD_BITS:
+        if fmt.width > MAX_WORD_BITS:
             raise TooWide(
-                f"{fmt.width} bits are more than the {MOST_WORD_BITS} that a rounded value may "
-                f"have, as sums of products have at most {MOST_BITS}; use a narrower format"
+                f"{fmt.width} bits are more than the {MAX_WORD_BITS} that a rounded value may "
+                f"have, as sums of products have at most {MAX_BITS}; use a narrower format"
             )
         scale = Scale.power(-fmt.frac_width)
         rule = (fmt.rounding, fmt.overflow)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from chop.integers.codes import MOST_BITS, MOST_WORD_BITS, Codes, TooWide, Word, bits_for
+from chop.integers.codes import MAX_BITS, MAX_WORD_BITS, Codes, TooWide, Word, bits_for
 from chop.integers.scale import Scale
 from chop.numerics.mixed_integer import MixedInteger
 
@@ -32,10 +32,10 @@ class MixedWord(Word):
         bits = (i + f).clamp(min=0)
         live = bits > 0
         widest = int(bits.max()) + int(fmt.signed)
-        if widest > MOST_WORD_BITS:
+        if widest > MAX_WORD_BITS:
             raise TooWide(
-                f"{widest} bits are more than the {MOST_WORD_BITS} that a rounded value may "
-                f"have, as sums of products have at most {MOST_BITS}; learn fewer bits"
+                f"{widest} bits are more than the {MAX_WORD_BITS} that a rounded value may "
+                f"have, as sums of products have at most {MAX_BITS}; learn fewer bits"
             )
         high = (1 << bits) - 1
         low = torch.where(live, -high if fmt.overflow == "symmetric" else -high - 1, 0)

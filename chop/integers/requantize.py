@@ -15,7 +15,7 @@ from chop.integers.rounding import SINGLE, rounded_division, rounded_shift, roun
 
 SINGLE_BITS = 24  # the significand of a float32
 MULTIPLIER_BITS = 31  # of the quotient of two scales, as kernels for int32 have
-MOST_PRODUCT = 59  # bits of a code that `sticky_product` takes, without the sign
+MAX_PRODUCT = 59  # bits of a code that `sticky_product` takes, without the sign
 LIMB, STICKY = 31, 2  # bits of the lower part of a wide code; bits that replace those of a product
 
 
@@ -103,7 +103,7 @@ class Requantize(IntegerOp):
             return replace(self, shift=shift, divisor=ours.divisor * 1, multiplier=None)
         multiplier, shift = as_multiplier(ours.value / theirs.value)
         wide = bits_for(-x.largest, x.largest) + MULTIPLIER_BITS > 62
-        if wide and (int(shift.min()) < LIMB or x.largest.bit_length() > MOST_PRODUCT):
+        if wide and (int(shift.min()) < LIMB or x.largest.bit_length() > MAX_PRODUCT):
             raise TooWide(
                 f"needs more than 63 bits for a code of {x.width} bits times a multiplier of "
                 f"{MULTIPLIER_BITS}; use narrower formats or scales that are powers of two"

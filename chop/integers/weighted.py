@@ -10,21 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.integers.codes import MOST_BITS, Codes, TooWide, bits_for, check_bits
+from chop.integers.codes import MAX_BITS, Codes, TooWide, bits_for, check_bits
 from chop.integers.ops import IntegerOp, OnDevices
 from chop.integers.rounding import DOUBLE, SINGLE, exact_kernels, exact_sums
 from chop.integers.scale import Scale
 from chop.registry import not_defined
 
 CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-MOST_WEIGHT = 2**44  # sum of the magnitudes of the weights of one output
+MAX_WEIGHT = 2**44  # sum of the magnitudes of the weights of one output
 
 
 def far_bias(bits: int) -> str:
     """Return the refusal of a bias on a grid that is too far from that of the products."""
     return (
         f"needs an accumulator of {bits} bits for the sum of its products and its bias; at most "
-        f"{MOST_BITS} are allowed; use narrower formats, or a bias_frac_width that is nearer to "
+        f"{MAX_BITS} are allowed; use narrower formats, or a bias_frac_width that is nearer to "
         f"data_in_frac_width + weight_frac_width"
     )
 
@@ -84,7 +84,7 @@ class WeightedOp(IntegerOp):
 
     def fitted(self, *codes: Codes) -> Self:
         (x,) = codes
-        if self.weight_reach >= MOST_WEIGHT:
+        if self.weight_reach >= MAX_WEIGHT:
             raise TooWide(
                 f"has weights of {self.weight_width} bits on one grid; use a weight format with "
                 f"a smaller range"
@@ -94,7 +94,7 @@ class WeightedOp(IntegerOp):
         largest = int(total.max().item() * (1 if total.max() < DOUBLE else 1 + 2**-20))
         bias = 0 if self.bias is None else int(self.bias.abs().max())
         reach = (largest << self.shift) + bias
-        if bits_for(-largest, largest) <= MOST_BITS < bits_for(-reach, reach):
+        if bits_for(-largest, largest) <= MAX_BITS < bits_for(-reach, reach):
             raise TooWide(far_bias(bits_for(-reach, reach)))
         check_bits(reach, "an accumulator")
         return replace(self, reach=reach)

@@ -22,8 +22,8 @@ from chop.layers.edge_functions import EdgeFunction
 from chop.layers.edge_sums import EPSILON, EdgeNumbers, Sums, normalized, rounded
 from chop.numerics.fast.rules import LN2
 
-MOST_FRAC_BITS = 100  # of either sign, as in edge_training.cpp; float32 holds their steps
-MOST_INDEX_BITS = 12  # of the finest grid of an input; beyond, every sample is computed
+MAX_FRAC_BITS = 100  # of either sign, as in edge_training.cpp; float32 holds their steps
+MAX_INDEX_BITS = 12  # of the finest grid of an input; beyond, every sample is computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class EdgeGrid:
     live: Tensor
     half: Tensor  # [networks, 1, inputs]: half of the codes of the finest grid
     frac: Tensor  # [networks, 1, inputs]: fraction bits of the finest grid
-    size: int  # most codes of an edge
+    size: int  # maximum codes of an edge
     num_indices: int
 
     @classmethod
@@ -54,8 +54,8 @@ class EdgeGrid:
         frac = torch.where(known, most_frac, torch.zeros_like(most_frac))
         reach = torch.where(known, most_integer + most_frac, torch.zeros_like(most_frac))
         most = float(reach.max()) + 1
-        far_off = not float(frac.abs().max()) < MOST_FRAC_BITS
-        if far_off or not most <= MOST_INDEX_BITS:  # NaN included
+        far_off = not float(frac.abs().max()) < MAX_FRAC_BITS
+        if far_off or not most <= MAX_INDEX_BITS:  # NaN included
             return None
         size = int(2 ** (float(torch.where(live, bits, torch.zeros_like(bits)).max()) + 1))
         half = torch.exp2(reach).unsqueeze(1)

@@ -16,7 +16,7 @@ from chop.layers.edge_codes import EdgeGrid, table_entries
 from chop.layers.edge_costs import edge_cost
 from chop.layers.edge_functions import EdgeFunction, FunctionName, edge_function
 from chop.layers.edge_sums import EdgeNumbers, direct_sums
-from chop.layers.frozen_edges import MOST_BITS, FrozenEdgeTable, checked_input, in_given_shape
+from chop.layers.frozen_edges import MAX_BITS, FrozenEdgeTable, checked_input, in_given_shape
 from chop.numerics.learned import Cost, LearnsBits, whole
 
 FEW_SAMPLES = 256  # up to which codes do not pay
@@ -237,19 +237,19 @@ def _check_bits(bits_in: Sequence[float], bits_out: Sequence[float], most: int) 
     for name, pair in (("bits_in", bits_in), ("bits_out", bits_out)):
         if len(pair) != 2 or not all(abs(bits) < 100 for bits in pair):  # NaN included
             raise ValueError(f"{name} is {pair!r}; give integer bits and fraction bits")
-    if not 2 <= most <= MOST_BITS:
+    if not 2 <= most <= MAX_BITS:
         raise ValueError(
-            f"max_bits_in is {most}; give from 2 to {MOST_BITS} bits, as a table of more inputs "
+            f"max_bits_in is {most}; give from 2 to {MAX_BITS} bits, as a table of more inputs "
             f"is too large"
         )
     if round(bits_in[0]) + round(bits_in[1]) + 1 > most:
         raise ValueError(
             f"bits_in are {sum(bits_in) + 1:g} bits with the sign; at most {most} are allowed: use "
-            f"fewer, or raise max_bits_in to at most {MOST_BITS}"
+            f"fewer, or raise max_bits_in to at most {MAX_BITS}"
         )
-    if round(bits_out[0]) + round(bits_out[1]) + 1 > 2 * MOST_BITS:
+    if round(bits_out[0]) + round(bits_out[1]) + 1 > 2 * MAX_BITS:
         raise ValueError(
-            f"bits_out are {sum(bits_out) + 1:g} bits with the sign; use at most {2 * MOST_BITS}"
+            f"bits_out are {sum(bits_out) + 1:g} bits with the sign; use at most {2 * MAX_BITS}"
         )
 
 

@@ -14,9 +14,9 @@ from chop.layers.edge_costs import edge_cost
 from chop.numerics.integer import Integer, Overflow, Rounding
 from chop.numerics.learned import Cost
 
-MOST_BITS = 12  # of the input of a table
-MOST_RESULT_BITS = 31
-MOST_BIAS_BITS = 48  # fraction bits of a bias
+MAX_BITS = 12  # of the input of a table
+MAX_RESULT_BITS = 31
+MAX_BIAS_BITS = 48  # fraction bits of a bias
 AT_A_TIME = 2**22  # results of edges that are computed at a time
 
 
@@ -199,14 +199,14 @@ def _common_rule(formats: Sequence[Integer]) -> dict[str, Any]:
 
 def _checked_table(table: Any, source: Integer, target: Integer, where: str) -> Tensor:
     """Return a table as codes, if it fits its formats."""
-    if source.width > MOST_BITS:
+    if source.width > MAX_BITS:
         raise ValueError(
-            f"{where}: its input has {source.width} bits; a table has at most {MOST_BITS}, so "
+            f"{where}: its input has {source.width} bits; a table has at most {MAX_BITS}, so "
             f"round its input to fewer"
         )
-    if target.width > MOST_RESULT_BITS:
+    if target.width > MAX_RESULT_BITS:
         raise ValueError(
-            f"{where}: its output has {target.width} bits; use at most {MOST_RESULT_BITS}"
+            f"{where}: its output has {target.width} bits; use at most {MAX_RESULT_BITS}"
         )
     numbers = torch.as_tensor(table, dtype=torch.float64).flatten()
     if len(numbers) != 2**source.width:
@@ -229,10 +229,10 @@ def _bias_codes(bias: Tensor | None, n_out: int) -> tuple[Tensor, int]:
     numbers = bias.detach().double().cpu()
     if numbers.shape != (n_out,):
         raise ValueError(f"the bias has the shape {[*numbers.shape]}; give {n_out} numbers")
-    for frac in range(MOST_BIAS_BITS + 1):
+    for frac in range(MAX_BIAS_BITS + 1):
         codes = numbers * 2.0**frac
         if bool((codes == codes.round()).all()):
             return codes.long(), frac
     raise ValueError(
-        f"the bias has NaN or numbers of more than {MOST_BIAS_BITS} fraction bits; round it"
+        f"the bias has NaN or numbers of more than {MAX_BIAS_BITS} fraction bits; round it"
     )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from chop.numerics.affine_rounding import LEAST_SCALE, ScaledAffine, Steps, next_power
+from chop.numerics.affine_rounding import MIN_SCALE, ScaledAffine, Steps, next_power
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.plans import RoundingPlan
 
@@ -79,7 +79,7 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
         exact = [_float32(s) for s in scales]
         most = torch.finfo(torch.float32).max / 2**self.width
         self.require(
-            all(LEAST_SCALE <= s <= most for s in exact),
+            all(MIN_SCALE <= s <= most for s in exact),
             f"scale must lie between 2**-126 and {most:.3g}, so that float32 can hold all values; "
             f"multiply the data by a constant",
         )

@@ -17,7 +17,7 @@ from chop.numerics.straight_through import Rounding, straight_through
 
 Numbers = tuple[tuple[float, ...], tuple[int, ...]]  # scales and zero points
 
-LEAST_SCALE = 2.0**-126  # the smallest normal float32
+MIN_SCALE = 2.0**-126  # the smallest normal float32
 
 
 def rounded_codes(x: Tensor, scale: Tensor, low: Any, high: Any) -> Tensor:
@@ -228,7 +228,7 @@ def _spread(
 
 def used_scale(scale: float, power_of_two: bool) -> float:
     """Return what `positive` returns, for a number."""
-    used = max(abs(scale), LEAST_SCALE)
+    used = max(abs(scale), MIN_SCALE)
     return next_power(used) if power_of_two else used
 
 
@@ -252,7 +252,7 @@ class _Positive(torch.autograd.Function):
 
     @staticmethod
     def forward(scale: Tensor, power_of_two: bool) -> Tensor:
-        used = scale.abs().clamp(min=LEAST_SCALE)
+        used = scale.abs().clamp(min=MIN_SCALE)
         return exp2(ceil_log2(used), used.dtype) if power_of_two else used
 
     @staticmethod

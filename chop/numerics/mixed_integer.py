@@ -17,7 +17,7 @@ from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.integer import Integer, Overflow, Rounding
 
 Granularity = Literal["tensor", "channel", "element"]
-MOST_BITS = 64
+MAX_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_whole("width", 1, MOST_BITS)
+        self.require_whole("width", 1, MAX_BITS)
         self.fill_in("frac_width", self.width // 2)
         self.require_whole("frac_width", -120, 120)
         self.require_flags("signed", "learn")
@@ -67,8 +67,8 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
         mean: Any = self.mean_width
         number = isinstance(mean, Real) and not isinstance(mean, bool)
         self.require(
-            mean is None or (number and 0 <= mean <= MOST_BITS),
-            f"mean_width must be a number from 0 to {MOST_BITS}; leave it out",
+            mean is None or (number and 0 <= mean <= MAX_BITS),
+            f"mean_width must be a number from 0 to {MAX_BITS}; leave it out",
         )
 
     def _check_shape(self) -> None:
@@ -143,5 +143,5 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
         if not bool(live.any()):
             return replace(self, width=1 + int(self.signed), frac_width=0, mean_width=mean)
         most, fraction = int(i[live].max()), int(f[live].max())
-        width = min(most + fraction + int(self.signed), MOST_BITS)
+        width = min(most + fraction + int(self.signed), MAX_BITS)
         return replace(self, width=width, frac_width=fraction, mean_width=mean)

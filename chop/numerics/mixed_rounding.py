@@ -14,7 +14,7 @@ from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.scratch import is_plain
 from chop.numerics.straight_through import straight_through
 
-MOST_BITS = 63  # without a sign
+MAX_BITS = 63  # without a sign
 
 
 class MixedRounding:
@@ -118,7 +118,7 @@ def integer_bits_for(x: Tensor, frac_bits: Tensor, fmt: MixedInteger) -> Tensor:
     else:
         high, low = (_over_groups(reduce, values, f) for reduce in (torch.amax, torch.amin))
         magnitude = torch.maximum(rounded(high), -rounded(low))
-    bits = (floor_log2(magnitude) + 1 + f).clamp(0, MOST_BITS)
+    bits = (floor_log2(magnitude) + 1 + f).clamp(0, MAX_BITS)
     return bits.to(f.dtype) - f
 
 

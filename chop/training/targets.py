@@ -13,7 +13,7 @@ from chop.training.tasks import REGRESSION, TrainingTask
 
 logger = logging.getLogger(__name__)
 
-MOST_SPREAD = 2.0  # of targets that are scaled: from its reciprocal
+MAX_SPREAD = 2.0  # of targets that are scaled: from its reciprocal
 
 
 def start_at_targets(model: nn.Module, split: Any, task: TrainingTask) -> None:
@@ -29,7 +29,7 @@ def start_at_targets(model: nn.Module, split: Any, task: TrainingTask) -> None:
         return
     targets = split.y.double().reshape(len(split.y), -1)
     mean, spread = targets.mean(0), targets.std(0)
-    is_scaled = (mean.abs() <= spread) & (spread <= MOST_SPREAD) & (spread >= 1 / MOST_SPREAD)
+    is_scaled = (mean.abs() <= spread) & (spread <= MAX_SPREAD) & (spread >= 1 / MAX_SPREAD)
     if targets.shape[1] != last.n_out or bool(is_scaled.all()):
         return
     last.start_at(mean, spread)

@@ -227,7 +227,7 @@ def test_a_constant_is_sent_in_the_order_of_each_reader():
 
 
 def test_weights_beyond_any_memory_are_refused(lenet, monkeypatch):
-    monkeypatch.setattr(emit_module, "MOST_MEMORY_BITS", 1 << 13)
+    monkeypatch.setattr(emit_module, "MAX_MEMORY_BITS", 1 << 13)
     with pytest.raises(ValueError, match=r"the weights need \d+ Mbit of memory"):
         streaming_circuit(lenet)
 

@@ -162,7 +162,7 @@ def test_a_tensor_whose_size_disagrees_with_its_bytes_is_refused(dims, reason, t
 
 def test_a_small_file_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "ModelProto", None)  # it is not parsed
-    empty_nodes = b"\x0a\x00" * (scan.MOST_PARTS + 1)
+    empty_nodes = b"\x0a\x00" * (scan.MAX_PARTS + 1)
     size = len(empty_nodes)
     head = b"\x3a" + bytes(
         [size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]

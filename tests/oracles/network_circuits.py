@@ -15,7 +15,7 @@ from chop.hardware.streaming import streaming_circuit
 from chop.hardware.unrolled import unrolled_circuit
 from chop.integers import IntegerGraph, QuantizeInput
 
-from .network_ways import MOST_ADDERS, Difference, Subject, compared
+from .network_ways import MAX_ADDERS, Difference, Subject, compared
 
 STALLS = Stalls(0.2, 0.2)
 
@@ -35,7 +35,7 @@ def part_of(subject: Subject, backend: Backend, number: int) -> Part:
     circuit = (
         streaming_circuit(graph, max_parallelism=subject.network.parallelism, top=top)
         if backend == "streaming"
-        else unrolled_circuit(graph, top=top, max_adders=MOST_ADDERS, progress=False)
+        else unrolled_circuit(graph, top=top, max_adders=MAX_ADDERS, progress=False)
     )
     codes = {
         node.name: node.op.run(subject.x)

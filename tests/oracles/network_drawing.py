@@ -18,8 +18,8 @@ from chop.progress import hidden_progress
 
 from .network_steps import CODES, KINDS, WEIGHTED, Kind, Options, Shape, State
 
-MOST_VALUES = 300  # of one value of a network
-MOST_PRODUCTS = 4000  # of a layer, so that unrolled circuits are small
+MAX_VALUES = 300  # of one value of a network
+MAX_PRODUCTS = 4000  # of a layer, so that unrolled circuits are small
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Drawing:
         weight = getattr(layer, "weight", None)
         products = size * weight[0].numel() if weight is not None and weight.ndim > 1 else 0
         finite = bool(result.isfinite().all()) and float(result.abs().max()) < 2.0**20
-        if not 0 < size <= MOST_VALUES or products > MOST_PRODUCTS or not finite:
+        if not 0 < size <= MAX_VALUES or products > MAX_PRODUCTS or not finite:
             return False
         self.steps.append(step)
         self.values.append(result)

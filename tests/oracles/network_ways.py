@@ -33,7 +33,7 @@ from chop.progress import hidden_progress
 from .network_drawing import Network, quantised
 
 VECTORS = 24  # random ones, beside those of the boundaries
-MOST_ADDERS = 1500  # of an unrolled circuit
+MAX_ADDERS = 1500  # of an unrolled circuit
 NEAR = 2.0**-20  # of a step: as near to a tie, docs/integers.md allows both codes
 NEAR_SINGLE = 2.0**-19  # of the largest value, in steps, where float32 computes before a rounding
 OUTPUT, SUM = 2.0**-16, 2.0**-20  # of the largest output, and of the largest value before it
@@ -266,7 +266,7 @@ def read_back(kind: str) -> Callable[[Subject], Difference | None]:
 def unrolled(subject: Subject) -> Difference | None:
     """Compare with the logic of all layers of the unrolled circuit, by alkaid's interpreter."""
     graph, layers = subject.integers, layers_of(subject.integers)
-    check_limits(graph, layers, MOST_ADDERS)
+    check_limits(graph, layers, MAX_ADDERS)
     count = len(subject.x)
     known = {
         node.name: node.op.run(subject.x)

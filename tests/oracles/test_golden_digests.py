@@ -24,7 +24,7 @@ from chop.progress import hidden_progress
 
 from .network_drawing import Network, Step, has_format, quantised
 from .network_steps import KINDS
-from .network_ways import MOST_ADDERS, REFUSALS
+from .network_ways import MAX_ADDERS, REFUSALS
 from .test_found_by_random_networks import FOUND, affine, integer
 
 DIGITS = 8
@@ -83,7 +83,7 @@ def digests(graph, parallelism, max_adders):
             yield f"{name} refused"
 
 
-def line(name, graph, parallelism, max_adders=MOST_ADDERS):
+def line(name, graph, parallelism, max_adders=MAX_ADDERS):
     return f"{name}: {', '.join(digests(graph, parallelism, max_adders))}\n"
 
 

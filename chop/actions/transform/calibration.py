@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 CALIBRATED = "calibrated"  # as in chop.numerics.affine, which would import torch
 AFFINE = "affine"
-MOST_WIDTHS = 4  # that a table shows
+MAX_WIDTHS = 4  # that a table shows
 
 
 def with_calibration(steps: list[PassStep], graph: Any, folder: Path | None) -> list[PassStep]:
@@ -94,7 +94,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def widths_of(options: Any) -> list[int]:
     """Return the widths of the operands that are to be calibrated, the widest first."""
     found = set(_widths(options))
-    return sorted(found, reverse=True)[:MOST_WIDTHS] or [8]
+    return sorted(found, reverse=True)[:MAX_WIDTHS] or [8]
 
 
 def _widths(table: Any) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from chop.actions.transform.source import model_of
 
-MOST_NUMBERS = 3  # of those that a pass returns
+MAX_NUMBERS = 3  # of those that a pass returns
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _changes(before: Traits, after: Traits, info: Mapping[str, Any]) -> Iterator
 
 def _findings(info: Mapping[str, Any]) -> Iterator[str]:
     numbers = [k for k, v in info.items() if isinstance(v, int | float) and not isinstance(v, bool)]
-    yield from (f"{key} = {info[key]:.6g}" for key in numbers[:MOST_NUMBERS])
+    yield from (f"{key} = {info[key]:.6g}" for key in numbers[:MAX_NUMBERS])
     weights = info.get("weight")
     if isinstance(weights, Mapping) and "total" in weights:
         total = weights["total"]

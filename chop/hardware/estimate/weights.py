@@ -18,7 +18,7 @@ from chop.integers.scale import trailing_zeros
 __all__ = ["WeightFacts", "effective_bits", "inside_counts", "signed_digits", "weight_facts"]
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
-MOST_CACHED = 64  # ranges of inputs whose sums are remembered
+MAX_CACHED = 64  # ranges of inputs whose sums are remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class WeightFacts:
         """Return the lowest and the highest sum, in steps of 2^`exponent` of the products."""
         key = (low, high, exponent)
         if key not in self.sums:
-            if len(self.sums) >= MOST_CACHED:
+            if len(self.sums) >= MAX_CACHED:
                 self.sums.clear()
             self.sums[key] = self._bounds(*key)
         return self.sums[key]

@@ -15,7 +15,7 @@ from chop.integers.weighted import WeightedOp
 
 __all__ = ["streaming_circuit"]
 
-MOST_MEMORY_BITS = 256 << 20  # of weights; the largest FPGAs have about 500 Mbit
+MAX_MEMORY_BITS = 256 << 20  # of weights; the largest FPGAs have about 500 Mbit
 
 
 def streaming_circuit(
@@ -132,10 +132,10 @@ def check_memory(graph: IntegerGraph) -> None:
     """Refuse weights that no FPGA has memory for, before anything is built."""
     ops = (node.op for node in graph.nodes.values())
     bits = sum(op.weight.numel() * op.weight_width for op in ops if isinstance(op, WeightedOp))
-    if bits > MOST_MEMORY_BITS:
+    if bits > MAX_MEMORY_BITS:
         raise ValueError(
             f"the weights need {bits / 2**20:,.0f} Mbit of memory, and at most "
-            f"{MOST_MEMORY_BITS >> 20:,} are supported; use a smaller network or fewer bits"
+            f"{MAX_MEMORY_BITS >> 20:,} are supported; use a smaller network or fewer bits"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from chop.hardware.unrolled.layers import Layer
 from chop.hardware.unrolled.registry import UNROLLED
-from chop.hardware.unrolled.symbols import MOST_BITS
+from chop.hardware.unrolled.symbols import MAX_BITS
 from chop.integers import IntegerGraph, IntegerNode, TooWide
 from chop.integers.codes import bits_for
 
@@ -33,9 +33,9 @@ def check_limits(graph: IntegerGraph, layers: Sequence[Layer], max_adders: int) 
         )
     for name in dict.fromkeys([*(i for n in nodes for i in n.inputs), *(n.name for n in nodes)]):
         codes = graph.codes(name)
-        if (bits := bits_for(codes.lowest, codes.highest)) > MOST_BITS:
+        if (bits := bits_for(codes.lowest, codes.highest)) > MAX_BITS:
             raise TooWide(
-                f"{name} has {bits} bits; values of unrolled circuits have at most {MOST_BITS}; "
+                f"{name} has {bits} bits; values of unrolled circuits have at most {MAX_BITS}; "
                 f"use narrower formats"
             )
     counts = [adder_estimate(graph, layer) for layer in layers]

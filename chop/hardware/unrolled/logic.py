@@ -32,7 +32,7 @@ __all__ = ["LayerLogic", "forget_logic", "layer_logic"]
 
 logger = logging.getLogger(__name__)
 
-MOST_KEPT = 256
+MAX_KEPT = 256
 OURS = "chop.hardware.unrolled.ops."
 VECTORS = 32  # random ones, with which logic is checked
 
@@ -83,7 +83,7 @@ class LayerLogic:
         return sum(int(stage.out_kifs.sum()) for stage in self.stages(period))
 
 
-_kept: Lru[str, LayerLogic] = Lru(MOST_KEPT)
+_kept: Lru[str, LayerLogic] = Lru(MAX_KEPT)
 
 
 def layer_logic(graph: IntegerGraph, layer: Layer) -> LayerLogic:

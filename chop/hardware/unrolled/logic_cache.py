@@ -27,7 +27,7 @@ __all__ = ["decoded", "encoded", "entry_of", "read_entry", "write_entry"]
 logger = logging.getLogger(__name__)
 
 FOLDER = "adders"
-MOST_ENTRIES = 4096
+MAX_ENTRIES = 4096
 FEWEST_OPS = 100  # smaller logic is traced in a few milliseconds
 FIELDS = ("shape", "inp_shifts", "out_idxs", "out_shifts", "out_negs", "ops")
 SIZES = ("carry_size", "adder_size")
@@ -75,7 +75,7 @@ def write_entry(file: Path, told: dict[str, Any]) -> None:
     except OSError as error:
         logger.debug("the logic of a layer is not kept: %s", error)
         return
-    forget_oldest(file.parent, "*.json.gz", MOST_ENTRIES)
+    forget_oldest(file.parent, "*.json.gz", MAX_ENTRIES)
 
 
 def encoded(logic: Logic, constants: dict[int, int]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from chop.hardware.unrolled.registry import Array
 from chop.integers import Codes
 from chop.integers.codes import bits_for
 
-MOST_BITS = 52  # of any value; alkaid holds bounds and constants as float64
+MAX_BITS = 52  # of any value; alkaid holds bounds and constants as float64
 LIMB = 20  # bits of a constant; alkaid computes with some in float32
 SMALL = 12  # bits of a factor up to which the best of all adder graphs is found at once
 HARDWARE = (1, 1, -1)  # alkaid's adder model: cost and carry delay grow with every bit
@@ -121,7 +121,7 @@ def fresh(symbol: Any) -> Any:
 
 def halves(symbol: Any, bits: int) -> tuple[Any, Any]:
     """Return symbol >> bits, and the bits below."""
-    return wrapped(symbol, symbol.low < 0, MOST_BITS, -bits) * 2.0**-bits, cut(symbol, bits)
+    return wrapped(symbol, symbol.low < 0, MAX_BITS, -bits) * 2.0**-bits, cut(symbol, bits)
 
 
 def cut(symbol: Any, bits: int) -> Any:

@@ -14,7 +14,7 @@ from chop.ir.graph.trace_errors import first_sentence
 from chop.ir.graph.trial_runs import are_close, unchanged
 from chop.ir.nested import filled, separated
 
-MOST_ITEMS = 8  # of a dict or a list, in a message
+MAX_ITEMS = 8  # of a dict or a list, in a message
 SEVERAL_RESULTS = (nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell)
 # mistakes in forward(), whatever the inputs are
 OF_FORWARD = (NameError, AttributeError, ImportError)
@@ -105,5 +105,5 @@ def _described(value: Any) -> str:
 
 
 def _joined(items: list[str]) -> str:
-    more = [f"and {len(items) - MOST_ITEMS} more"] if len(items) > MOST_ITEMS else []
-    return ", ".join([*items[:MOST_ITEMS], *more])
+    more = [f"and {len(items) - MAX_ITEMS} more"] if len(items) > MAX_ITEMS else []
+    return ", ".join([*items[:MAX_ITEMS], *more])

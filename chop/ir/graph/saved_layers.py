@@ -29,7 +29,7 @@ from chop.ir.parametrized import parametrized_names
 
 logger = logging.getLogger(__name__)
 
-MOST_LAYERS = 1_000_000
+MAX_LAYERS = 1_000_000
 # hooks of torch that compute a weight before each call; parametrizations have replaced them
 NORMS = {"weight_norm": WeightNorm, "spectral_norm": SpectralNorm}
 
@@ -342,5 +342,5 @@ def _check_tree(root: nn.Module) -> None:
             raise ValueError(f"a {type(module).__name__} contains itself")
         else:
             stack.append(ahead[0])
-    if sizes[root] > MOST_LAYERS:
-        raise ValueError(f"it has {sizes[root]} layers; at most {MOST_LAYERS} are allowed")
+    if sizes[root] > MAX_LAYERS:
+        raise ValueError(f"it has {sizes[root]} layers; at most {MAX_LAYERS} are allowed")

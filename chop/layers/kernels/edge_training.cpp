@@ -16,7 +16,7 @@
 namespace {
 
 constexpr int64_t LANES = 8;        // numbers that are added side by side
-constexpr int MOST_INDEX_BITS = 12;  // as in edge_codes.py
+constexpr int MAX_INDEX_BITS = 12;  // as in edge_codes.py
 constexpr float EPSILON = 1e-3f;     // as in edge_sums.py
 constexpr float LN2 = 0.6931471805599453f;
 
@@ -138,7 +138,7 @@ class Layer {
         known = true;
       }
       int reach = known ? most_integer + most_frac : 0;
-      if (reach + 1 > MOST_INDEX_BITS) return false;
+      if (reach + 1 > MAX_INDEX_BITS) return false;
       Input& input = places[i];
       input = {int64_t(1) << reach, known ? most_frac : 0, rows, (int64_t(2) << reach) + 2};
       rows += input.rows;

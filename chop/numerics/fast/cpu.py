@@ -23,7 +23,7 @@ from chop.numerics.means import rows_of
 
 THREAD = 2**16  # elements that take about as long as starting a thread
 PIECE = 2**15  # elements per thread with temporaries that fit the cache
-LEAST_PIECES = 4
+MIN_PIECES = 4
 
 
 def round_on_cpu(fmt: PlannedFormat, x: Tensor) -> Tensor | None:
@@ -64,7 +64,7 @@ def _by_library(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | N
 def _in_pieces(plan: RoundingPlan, fmt: PlannedFormat, x: Tensor) -> Tensor | None:
     """Round piece by piece, so that the format's temporaries stay in the cache."""
     size = PIECE * max(2, torch.get_num_threads())
-    if fmt.light or x.numel() < LEAST_PIECES * size or not x.is_contiguous():
+    if fmt.light or x.numel() < MIN_PIECES * size or not x.is_contiguous():
         return None
     cut = _cut(fmt, x, size, plan.blocks)
     if cut is None:

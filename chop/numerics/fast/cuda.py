@@ -29,7 +29,7 @@ from chop.numerics.scratch import is_plain
 
 logger = logging.getLogger(__name__)
 
-MOST_WARPS = 16
+MAX_WARPS = 16
 STEPS = 16  # tiles of a large block that one program reads to find the largest element
 LONG_ROW = 2**14  # longest row that one program takes in pieces that are re-read from the cache
 LONGEST_ROW, MANY_ROWS = 2**17, 2**9  # the same, if at least so many rows run at once
@@ -186,7 +186,7 @@ def _shape(t: Tiling, by: Tiles, parts: tuple[int, int]) -> tuple[int, ...]:
 
 
 def _warps(size: int) -> int:
-    return min(MOST_WARPS, max(2, size // 512))
+    return min(MAX_WARPS, max(2, size // 512))
 
 
 def _size(by: Tiles) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _by_one_program(rows: int, columns: int) -> bool:
 
 def _row_size(columns: int, most: int) -> dict[str, int]:
     """The piece size, at most `most`; long rows use fewer programs so that the cache holds all."""
-    warps = 2 * MOST_WARPS if columns > LONG_ROW else _warps(max(columns, TILE))
+    warps = 2 * MAX_WARPS if columns > LONG_ROW else _warps(max(columns, TILE))
     return {"C": min(power_of_two(columns), most), "num_warps": power_of_two(warps)}
 
 

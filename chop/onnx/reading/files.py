@@ -10,12 +10,12 @@ from chop.memory import memory_for
 from chop.onnx.packages import need_package
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.lowering import without_weights
-from chop.onnx.reading.scan import MOST_STRUCTURE, measure
+from chop.onnx.reading.scan import MAX_STRUCTURE, measure
 
-__all__ = ["FIRST_READ", "MOST_NODES", "OPSETS", "load_proto"]
+__all__ = ["FIRST_READ", "MAX_NODES", "OPSETS", "load_proto"]
 
 LARGEST = 2**31 - 1  # bytes; a protobuf cannot be larger
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 OPSETS = range(1, 29)
 FIRST_READ = 7  # older files are converted to this opset
 FLATBUFFER = b"ORTM"  # after four bytes
@@ -57,13 +57,13 @@ def parsed(data: bytes, owner: str) -> Any:
     if not data:
         raise UnreadableModel(f"{owner} is empty; export or copy it again")
     structure = measure(memoryview(data), owner)
-    if len(data) - structure.numbers > MOST_STRUCTURE:
+    if len(data) - structure.numbers > MAX_STRUCTURE:
         raise UnreadableModel(
             f"{owner} has {(len(data) - structure.numbers) / 2**20:,.0f} MiB besides its weights, "
             f"and could fill the memory; export the network again"
         )
-    if structure.by_kind.get("node", 0) > MOST_NODES:
-        raise UnreadableModel(f"{owner} has more than {MOST_NODES:,} nodes; read a smaller network")
+    if structure.by_kind.get("node", 0) > MAX_NODES:
+        raise UnreadableModel(f"{owner} has more than {MAX_NODES:,} nodes; read a smaller network")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)

@@ -14,8 +14,8 @@ from chop.onnx.reading.errors import UnreadableModel
 
 __all__ = ["FIXES", "PRODUCTS", "inlined", "lowered", "upgraded", "without_weights"]
 
-MOST_INLINED = 100_000  # nodes
-MOST_FUNCTIONS = 500  # which may call each other, one in the next
+MAX_INLINED = 100_000  # nodes
+MAX_FUNCTIONS = 500  # which may call each other, one in the next
 STATIC = (
     "quantise the network statically, with QDQ or QLinear operators, so that its scales are "
     "constants"
@@ -106,17 +106,15 @@ def _check_size(model: Any, owner: str) -> None:
             for attribute in node.attribute:
                 for graph in (attribute.g, *attribute.graphs):
                     total += size(graph.node, outer)
-        if total > MOST_INLINED:
+        if total > MAX_INLINED:
             raise UnreadableModel(
-                f"{owner} has functions of more than {MOST_INLINED:,} nodes in all; read a "
+                f"{owner} has functions of more than {MAX_INLINED:,} nodes in all; read a "
                 f"smaller network"
             )
         return total
 
-    if len(functions) > MOST_FUNCTIONS:
-        raise UnreadableModel(
-            f"{owner} has more than {MOST_FUNCTIONS} functions; inline them first"
-        )
+    if len(functions) > MAX_FUNCTIONS:
+        raise UnreadableModel(f"{owner} has more than {MAX_FUNCTIONS} functions; inline them first")
     size(model.graph.node, frozenset())
 
 

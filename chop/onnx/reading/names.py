@@ -17,7 +17,7 @@ USUAL_INPUTS = ("input",)
 # attributes of layers and graphs, such as `training`, `forward` or `code`
 RESERVED = frozenset((*dir(nn.Module()), *dir(fx.GraphModule)))
 # names become those of files and columns; paths of PyTorch's layers stay as checkpoints have them
-MOST_LETTERS, MOST_IN_PATH = 40, 80
+MAX_LETTERS, MAX_IN_PATH = 40, 80
 WEIGHT = re.compile(r"(.+)[._/](?:weight|kernel|W|w|gamma|scale)(?::\d+|/Read.*|_quantized)?")
 # scopes that exporters put around the whole network
 SCOPES = re.compile(r"StatefulPartitionedCall(_\d+)?|PartitionedCall(_\d+)?|main_graph|")
@@ -101,15 +101,15 @@ def shortened(path: str) -> str:
     'batch_normalization_2_FusedBatchNormV3'
     """
     parts = path.split(".")
-    if len(path) <= MOST_IN_PATH and all(len(part) <= MOST_LETTERS for part in parts):
+    if len(path) <= MAX_IN_PATH and all(len(part) <= MAX_LETTERS for part in parts):
         return path
-    while len(parts) > 1 and (len(".".join(parts)) > MOST_LETTERS or parts[0].isdigit()):
+    while len(parts) > 1 and (len(".".join(parts)) > MAX_LETTERS or parts[0].isdigit()):
         parts.pop(0)
     words = ".".join(parts).split("_")
-    while len(words) > 1 and len("_".join(words)) > MOST_LETTERS:
+    while len(words) > 1 and len("_".join(words)) > MAX_LETTERS:
         words.pop(0)
-    short = "_".join(words)[-MOST_LETTERS:].lstrip("._")
-    return f"layer_{short}"[:MOST_LETTERS] if not short or short[0].isdigit() else short
+    short = "_".join(words)[-MAX_LETTERS:].lstrip("._")
+    return f"layer_{short}"[:MAX_LETTERS] if not short or short[0].isdigit() else short
 
 
 def free_path(path: str, taken: Iterable[str]) -> str:

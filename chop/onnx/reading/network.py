@@ -34,7 +34,7 @@ LONG_NAMES = "onnx_names"  # in the meta of a model
 TRIALS = (6, 13)  # batches, of which all quotients by up to 13 differ
 # other free sizes; no pair is a multiple of another, and networks can halve them five times
 FREE_TRIALS = ((96, 64), (160, 224), (352, 416), (544, 608))
-MOST_NAMED = 20  # operators in a message
+MAX_NAMED = 20  # operators in a message
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _check_operators(proto: Any, owner: str) -> None:
     )
     if unknown:
         names = [f"{op} ({count})" for op, count in sorted(unknown.items())]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         word = "operator" if len(names) == 1 else "operators"
         if metadata_of(proto).get(FORMAT_KEY) == "integer":
             raise UnreadableModel(
@@ -129,7 +129,7 @@ def _check_operators(proto: Any, owner: str) -> None:
             )
         fix = next((FIXES[op] for op in unknown if op in FIXES), "")
         raise UnreadableModel(
-            f"{owner} uses the {word} {', '.join(names[:MOST_NAMED])}{more}, which cannot be read; "
+            f"{owner} uses the {word} {', '.join(names[:MAX_NAMED])}{more}, which cannot be read; "
             f"{fix or 'docs/reading_onnx.md lists those that can'}"
         )
 

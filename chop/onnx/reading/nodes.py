@@ -17,7 +17,7 @@ from chop.onnx.reading.values import OnnxValue, known
 
 __all__ = ["Scope", "read_nodes", "uses_of"]
 
-MOST_READ = 100_000  # nodes, with those that others stand for
+MAX_READ = 100_000  # nodes, with those that others stand for
 
 
 @dataclass
@@ -44,9 +44,9 @@ def read_nodes(reader: Reader, nodes: Iterable[Any], scope: Scope) -> None:
     """Add what nodes compute to the graph, and their results to the values."""
     for proto in nodes:
         scope.num_read[scope.owner] += 1
-        if scope.num_read[scope.owner] > MOST_READ:
+        if scope.num_read[scope.owner] > MAX_READ:
             raise UnreadableModel(
-                f"{scope.owner} has more than {MOST_READ:,} nodes; read a smaller network"
+                f"{scope.owner} has more than {MAX_READ:,} nodes; read a smaller network"
             )
         node = OnnxNode(proto, [], scope.owner)
         # masks and indices that nobody reads are not computed

@@ -33,7 +33,7 @@ __all__ = ["LARGEST_RESULT", "Reader"]
 
 LARGEST_CONSTANT = 2**28  # numbers of a constant that a file may compute
 # numbers of all constants that it may compute: in all, and for each number that it stores
-MOST_COMPUTED, MOST_COMPUTED_EACH = 2**29, 16
+MAX_COMPUTED, MAX_COMPUTED_EACH = 2**29, 16
 LARGEST_RESULT = 2**34  # numbers of a result, for the batches and free sizes of trials
 BUFFER = "constant"
 # operators that become a layer, with calls of functions around it
@@ -48,7 +48,7 @@ class Reader:
 
     def __init__(self, opset: int, batch: int | None, num_stored: int = 0) -> None:
         self.opset = opset
-        self._left = MOST_COMPUTED + MOST_COMPUTED_EACH * num_stored  # numbers to be computed
+        self._left = MAX_COMPUTED + MAX_COMPUTED_EACH * num_stored  # numbers to be computed
         self.fixed_batch = batch  # of the file, if the network is read for any
         self.graph, self.root = fx.Graph(), nn.Module()
         self.formats: dict[fx.Node, dict[str, Grid]] = {}

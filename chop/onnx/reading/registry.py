@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATORS", "OnnxNode", "Result", "known_operators", "operator_name", "reads"]
 
 Result = OnnxValue | Sequence[OnnxValue | None]
-MOST_LISTED = 2**20  # numbers of a shape, or scales of channels
+MAX_LISTED = 2**20  # numbers of a shape, or scales of channels
 QONNX = (QONNX_DOMAIN, "onnx.brevitas", "finn.custom_op.general")
 
 
@@ -83,7 +83,7 @@ class OnnxNode:
 
     def listed(self, tensor: Tensor, what: str) -> list[Any]:
         """Return numbers as a list; refuse very many, as those of a repeated one can be."""
-        if tensor.numel() > MOST_LISTED:
+        if tensor.numel() > MAX_LISTED:
             raise self.wrong(f"has {tensor.numel():,} numbers as its {what}; export it again")
         return tensor.reshape(-1).tolist()
 

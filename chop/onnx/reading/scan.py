@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from chop.onnx.reading.errors import UnreadableModel
 
-__all__ = ["MOST_PARTS", "MOST_STRUCTURE", "Structure", "measure"]
+__all__ = ["MAX_PARTS", "MAX_STRUCTURE", "Structure", "measure"]
 
-MOST_PARTS = 2_000_000  # nodes, names, attributes, tensors; a network of 1,000 layers has 20,000
-MOST_STRUCTURE = 2**28  # bytes besides the numbers of weights
-MOST_NESTED = 60  # levels of graphs in graphs
+MAX_PARTS = 2_000_000  # nodes, names, attributes, tensors; a network of 1,000 layers has 20,000
+MAX_STRUCTURE = 2**28  # bytes besides the numbers of weights
+MAX_NESTED = 60  # levels of graphs in graphs
 
 # message -> field -> the message in it; "numbers" are skipped
 SCHEMA: dict[str, dict[int, str]] = {
@@ -45,17 +45,17 @@ def measure(data: bytes | memoryview, owner: str) -> Structure:
     pending = [("model", 0, len(data), 0)]
     while pending:
         message, start, end, depth = pending.pop()
-        if depth > MOST_NESTED:
+        if depth > MAX_NESTED:
             raise UnreadableModel(
-                f"{owner} has graphs nested more than {MOST_NESTED} levels deep; "
+                f"{owner} has graphs nested more than {MAX_NESTED} levels deep; "
                 f"export the network again"
             )
         while start < end:
             number, kind, content, start = _field(data, start, end, owner)
             found.parts += 1
-            if found.parts > MOST_PARTS:
+            if found.parts > MAX_PARTS:
                 raise UnreadableModel(
-                    f"{owner} has more than {MOST_PARTS:,} parts, and could fill the memory; "
+                    f"{owner} has more than {MAX_PARTS:,} parts, and could fill the memory; "
                     f"export the network without them"
                 )
             inside = SCHEMA[message].get(number) if kind == DELIMITED else None

@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 RETRAIN_RATE = 0.2  # of the learning rate, at which designs are retrained
 PER_DOUBLING = 8  # of the cost: designs that are kept for retraining
-LEAST_BITS = 2.0  # on average, of the smallest networks of a front
-MOST_PRICED = 100.0  # times the lowest price: a cost that leaves nothing of the loss
+MIN_BITS = 2.0  # on average, of the smallest networks of a front
+MAX_PRICED = 100.0  # times the lowest price: a cost that leaves nothing of the loss
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,9 @@ class _Run:
     def _warn_of_short_run(self, phase: TrainingPhase) -> None:
         """Warn of widths that cannot become small in the steps of the run."""
         start, reach = float(phase.members.widths.clamp(min=0).mean()), phase.reach
-        if reach >= start - LEAST_BITS:
+        if reach >= start - MIN_BITS:
             return
-        factor = (start - LEAST_BITS) / max(reach, 1e-12)
+        factor = (start - MIN_BITS) / max(reach, 1e-12)
         rate = self.options.width_factor * self.options.learning_rate
         logger.warning(
             "Widths start at %.1f bits on average, and in %s steps they can become only %.2g bits "
@@ -290,7 +290,7 @@ class _Run:
     def _warn_of_prices(self, cost: float) -> None:
         """Warn of prices for networks of another size, at which all bits vanish."""
         priced = self.options.prices[0] * cost
-        if priced > MOST_PRICED:
+        if priced > MAX_PRICED:
             logger.warning(
                 "The lowest price times the %s of the network is %.3g, where a loss is about 1: "
                 "all bits may vanish. A price from %.0e to %.0e suits this network",

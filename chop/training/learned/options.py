@@ -77,7 +77,7 @@ class FrontOptions:
     checkpoints: PositiveInt = 20  # how often all networks are scored
     num_val_samples: PositiveInt | None = None  # None: the whole validation split
     max_designs: PositiveInt | None = None  # None: all that nothing dominates
-    # the least and the most integer bits, and fraction bits
+    # the minimum and maximum integer bits, and fraction bits
     bounds: tuple[float, float] = (-16.0, 16.0)
     fresh: bool = False  # whether each network starts from new random weights
     seed: int = 0
@@ -111,7 +111,7 @@ class FrontOptions:
         if self.price is not None and (len(self.price) != 2 or self.price[0] > self.price[1]):
             return f"price must be the lowest and the highest price, not {self.price}"
         if self.bounds[0] >= self.bounds[1]:
-            return f"bounds must be the least and the most bits, not {list(self.bounds)}"
+            return f"bounds must be the minimum and maximum bits, not {list(self.bounds)}"
         if self.steps is not None and self.epochs is not None:
             return "steps and epochs both set the length of the run; omit one of them"
         if self.ramps > 1 and self.way != "ramp":

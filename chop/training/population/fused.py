@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chop.numerics import fused
 
-MOST_SAMPLES = 8192  # that fit in one program
+MAX_SAMPLES = 8192  # that fit in one program
 TILE = 2048  # numbers that keep the threads of a program busy
 
 
@@ -25,7 +25,7 @@ def batch_norm(
     epsilon: float,
 ) -> Tensor:
     """`F.batch_norm` in training for rows [C, B]; `statistics` are the moving mean and variance."""
-    few = x.dtype == torch.float32 and 1 < x.shape[1] <= MOST_SAMPLES
+    few = x.dtype == torch.float32 and 1 < x.shape[1] <= MAX_SAMPLES
     if few and fused.runs_kernels(x):
         operands = (x.contiguous(), weight, bias, statistics, momentum, epsilon)
         normalised: Tensor = _BatchNorm.apply(*operands)

@@ -263,7 +263,11 @@ def test_keys_and_options_for_others_are_ignored_with_a_warning(graph, caplog):
         ({"fc1": {k: v for k, v in INTEGER.items() if "weight" not in k}}, "name", "weight"),
         ({"fc1": INTEGER | {"weight_width": 4}}, "name", "weight_width must be a list of choices"),
         ({"fc1": {"weight_width": [2, 4]}}, "name", "needs name"),
-        ({"fc1": INTEGER | {"weight_width": [0]}}, "name", "integer: weight_width must be an integer"),
+        (
+            {"fc1": INTEGER | {"weight_width": [0]}},
+            "name",
+            "integer: weight_width must be an integer",
+        ),
         ({"fc1": INTEGER | {"name": {"min": 1, "max": 2}}}, "name", "list of names, not a range"),
         ({"fc1": INTEGER}, "colour", "by must be one of type, name, regex_name"),
         ({"fc(": INTEGER}, "regex_name", "not a regular expression"),

@@ -113,7 +113,7 @@ def test_other_versions_of_alkaid_and_of_the_code_have_other_entries(monkeypatch
 
 
 def test_the_entries_used_last_are_kept(folder, monkeypatch):
-    monkeypatch.setattr(logic_cache, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(logic_cache, "MAX_ENTRIES", 3)
     for seed in range(2):
         unrolled_circuit(perceptron(SIZES, seed=seed))
     assert len(list(folder.iterdir())) == 3

@@ -83,9 +83,9 @@ def test_a_large_layer_is_solved_in_parts_that_the_bar_shows(folder, monkeypatch
     graph = perceptron([24, 20, 4])
     whole = unrolled_circuit(graph)
     logic.forget_logic()
-    monkeypatch.setattr(logic, "_from_disk", lambda *_: None)  # the key does not know MOST_WORK
+    monkeypatch.setattr(logic, "_from_disk", lambda *_: None)  # the key does not know MAX_WORK
     monkeypatch.setattr(logic, "write_entry", lambda *_: None)
-    monkeypatch.setattr(weighted, "MOST_WORK", 24 * 200**2)  # 200 of about 800 powers of two
+    monkeypatch.setattr(weighted, "MAX_WORK", 24 * 200**2)  # 200 of about 800 powers of two
     matrices, shown = [], []
     solve = weighted.Solver._solve
     monkeypatch.setattr(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OPERANDS = ("data_in", "weight")
 FLOAT_BITS = 32.0
-MOST_COPIED = 200_000_000  # parameters of the networks that are built for their shapes
+MAX_COPIED = 200_000_000  # parameters of the networks that are built for their shapes
 
 Config = Mapping[str, Any]
 Layers = dict[str, dict[str, Any]]
@@ -187,7 +187,7 @@ class DesignLayers:
         graph = getattr(space, "graph", None)  # spaces of classes with hooks have none
         self.space, self.parent = space, weighted_layers(graph) if graph is not None else {}
         size = sum(p.numel() for p in graph.model.parameters()) if graph is not None else 0
-        self._to_build = math.ceil(MOST_COPIED / max(1, size))  # networks
+        self._to_build = math.ceil(MAX_COPIED / max(1, size))  # networks
 
     def __call__(self, config: dict[str, Any]) -> Layers:
         """Return the layers of a design; without shapes after many large networks."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from chop.actions.search.space.base import Candidate, Parent, Space
 from chop.actions.search.space.choices import Choices, Parameter, Range
-from chop.actions.search.space.learned_names import LEARNED, MOST_DESIGNS
+from chop.actions.search.space.learned_names import LEARNED, MAX_DESIGNS
 from chop.actions.search.space.registry import (
     WHERE,
     generated_options,
@@ -45,7 +45,7 @@ class LearnedSpace:
         self.fixed = {name: dict(options) for name, options in passes.items()}
         self.choices = Choices(
             [
-                Parameter("design", Range(0, MOST_DESIGNS - 1)),
+                Parameter("design", Range(0, MAX_DESIGNS - 1)),
                 Parameter("price", Range(0.0, LIMITS[1])),
             ]
         )

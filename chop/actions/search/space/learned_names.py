@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LEARNED = "graph/learned"  # the space of these designs
-MOST_DESIGNS = 10_000
+MAX_DESIGNS = 10_000
 
 
 def designs_beside(snapshots: Path) -> Path:

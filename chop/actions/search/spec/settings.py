@@ -15,7 +15,7 @@ from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import RUNNERS, Direction, Runner, Side, check_options
 from chop.actions.search.metrics.objectives import Constraint, Objective, Objectives
 from chop.actions.search.samplers.base import STRATEGIES, MakeStrategy, Strategy, strategy_named
-from chop.actions.search.space.learned_names import LEARNED, MOST_DESIGNS
+from chop.actions.search.space.learned_names import LEARNED, MAX_DESIGNS
 from chop.actions.search.space.untraced import is_module_style
 from chop.hardware.estimate import CLOCK_PERIOD
 from chop.hardware.synth_options import SynthOptions, Target
@@ -197,7 +197,7 @@ def settings_of(
     values = {**vars(setup), "sampler": setup.sampler.lower(), "sampler_options": options}
     if gradient is not None:  # every design is a trial, unless a number is given
         limited = "n_trials" in setup.model_fields_set
-        values |= {"uniform_first": False} | ({} if limited else {"n_trials": MOST_DESIGNS})
+        values |= {"uniform_first": False} | ({} if limited else {"n_trials": MAX_DESIGNS})
     return Settings(
         **values,
         space=space,

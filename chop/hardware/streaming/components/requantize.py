@@ -20,7 +20,7 @@ from chop.hardware.streaming.stream import Places
 from chop.integers import IntegerNode, Requantize
 from chop.integers.requantize import LIMB, STICKY
 
-MOST_MULTIPLIER_BITS = 48
+MAX_MULTIPLIER_BITS = 48
 
 
 @component(Requantize)
@@ -41,7 +41,7 @@ class RequantizeComponent(Pointwise):
         if int(op.divisor.max()) > 1 and op.shift is not None and op.shift.numel() > 1:
             return "divides channels of different scales; use one scale per tensor"
         multiplier, _ = _multiplied(op)
-        if multiplier is not None and int(multiplier.max()).bit_length() > MOST_MULTIPLIER_BITS:
+        if multiplier is not None and int(multiplier.max()).bit_length() > MAX_MULTIPLIER_BITS:
             return "has scales that differ too much between channels; use one scale per tensor"
         return None
 

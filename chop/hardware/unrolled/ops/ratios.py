@@ -11,8 +11,8 @@ from chop.numerics.integer import Rounding
 
 __all__ = ["Ratio", "ShortProduct", "shortest_product"]
 
-MOST_RESULTS = 1 << 18  # results that are looked at one by one
-MOST_PRODUCT = 52  # bits
+MAX_RESULTS = 1 << 18  # results that are looked at one by one
+MAX_PRODUCT = 52  # bits
 EXTRA, NEAR = 3, 2  # longer and neighbouring factors, of which the one with fewest adders is taken
 
 
@@ -66,7 +66,7 @@ def shortest_product(
     first, last = ratio.of(low), ratio.of(high)
     bottom = first if lowest is None else max(first, lowest)
     top = last if highest is None else min(last, highest)
-    if top - bottom > MOST_RESULTS:
+    if top - bottom > MAX_RESULTS:
         return None
     results = np.arange(bottom + 1, top + 1, dtype=np.int64)
     starts = np.array([ratio.first(int(k)) for k in results], dtype=np.int64)
@@ -78,7 +78,7 @@ def shortest_product(
         if found and shift > found[0].shift + EXTRA:
             break
         exact = (ratio.numerator << shift) // ratio.denominator
-        if exact.bit_length() + reach >= MOST_PRODUCT:
+        if exact.bit_length() + reach >= MAX_PRODUCT:
             break
         near = range(exact - NEAR, exact + NEAR + 2) if found else range(exact, exact + 2)
         products = (_product(m, shift, results, starts, ends) for m in near if m > 0)

@@ -11,8 +11,8 @@ import numpy as np
 from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.fusing import RoundedAffine
 from chop.hardware.unrolled.ops.ratios import (
-    MOST_PRODUCT,
-    MOST_RESULTS,
+    MAX_PRODUCT,
+    MAX_RESULTS,
     Ratio,
     ShortProduct,
     shortest_product,
@@ -106,9 +106,9 @@ def _quotient(symbol: Any, ratio: Ratio, limits: Limits) -> Any:
         return _short(symbol, short)
     denominator = ratio.denominator
     ends = (code * ratio.numerator + ratio.addend for code in limits[:2])
-    if any(end.bit_length() >= symbols.MOST_BITS for end in ends):
+    if any(end.bit_length() >= symbols.MAX_BITS for end in ends):
         raise TooWide(
-            f"multiplies and rounds by a product of more than {symbols.MOST_BITS} bits; use a "
+            f"multiplies and rounds by a product of more than {symbols.MAX_BITS} bits; use a "
             f"narrower format, or a scale that is a power of two"
         )
     if is_power(denominator):
@@ -117,8 +117,8 @@ def _quotient(symbol: Any, ratio: Ratio, limits: Limits) -> Any:
     up = shortest_product(replace(ratio, rounding="up"), *limits)
     if up is None or ratio.rounding != "even":
         raise TooWide(
-            f"divides by {denominator}, with more than {MOST_RESULTS} results or a product of more "
-            f"than {MOST_PRODUCT} bits; use a narrower format"
+            f"divides by {denominator}, with more than {MAX_RESULTS} results or a product of more "
+            f"than {MAX_PRODUCT} bits; use a narrower format"
         )
     return _even(symbol, ratio, _short(symbol, up))
 

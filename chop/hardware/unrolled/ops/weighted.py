@@ -20,7 +20,7 @@ from chop.integers.weighted import WeightedOp
 
 # inputs times the square of powers of two: alkaid's time for a matrix, about 5 s, in which it shows
 # no progress and Ctrl-C has no effect
-MOST_WORK = 5e10
+MAX_WORK = 5e10
 
 
 def digits(numbers: Tensor) -> int:
@@ -122,7 +122,7 @@ class Solver:
     def _sums(self, matrix: symbols.Numbers, row: list[Any]) -> list[Any]:
         """Return the sums of a matrix, of which a large one is solved part by part."""
         count = signed_digits(matrix.astype(np.int64)).sum(0)
-        parts = math.ceil(count.sum() * math.sqrt(len(row) / MOST_WORK))
+        parts = math.ceil(count.sum() * math.sqrt(len(row) / MAX_WORK))
         sums = []
         for columns in np.array_split(np.arange(matrix.shape[1]), min(max(1, parts), len(count))):
             sums += self._solve(np.ascontiguousarray(matrix[:, columns]), row)

@@ -25,8 +25,8 @@ from chop.onnx.integers.writer import INT32, Writer, WrittenValue, numbers_dtype
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 BYTE = 8
-MOST_PAIR = 2**15 - 1  # two products that 16 bits hold
-MOST_SUM = 2**31 - 1
+MAX_PAIR = 2**15 - 1  # two products that 16 bits hold
+MAX_SUM = 2**31 - 1
 LEFT_OUT = WrittenValue("", UINT8)  # an input of a node
 
 
@@ -161,9 +161,9 @@ def _weight_limbs(op: WeightedOp, inputs: Sequence[Limb]) -> list[Limb]:
     for bits in range(BYTE, 0, -1):
         limbs = _split(op.weight, bits)
         alone = len(inputs) == len(limbs) == 1
-        if alone and op.reach >> op.shift <= MOST_SUM:
+        if alone and op.reach >> op.shift <= MAX_SUM:
             return limbs
-        if all(_sum_bound(x, limb) <= MOST_SUM for x in inputs for limb in limbs):
+        if all(_sum_bound(x, limb) <= MAX_SUM for x in inputs for limb in limbs):
             return limbs
     raise AssertionError("a sum of so many products does not fit into memory")
 
@@ -203,7 +203,7 @@ def _signed_beside(others: Sequence[Limb]) -> Callable[[Limb], np.dtype[Any]]:
     span = max(other.span for other in others)
 
     def kind(limb: Limb) -> np.dtype[Any]:
-        safe = 2 * span * limb.largest <= MOST_PAIR
+        safe = 2 * span * limb.largest <= MAX_PAIR
         return INT8 if safe and _holds(limb, INT8) else UINT8
 
     return kind

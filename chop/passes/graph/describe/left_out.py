@@ -14,7 +14,7 @@ from chop.passes.graph.describe.nodes import fetch_attr
 
 logger = logging.getLogger(__name__)
 
-MOST_NAMES = 5
+MAX_NAMES = 5
 Count = Callable[[fx.Node], int | None]
 _counts: list[Count] = []  # the cost pass, which builds on this package, adds its own
 
@@ -77,8 +77,8 @@ def warn_of_left_out(
 
 def sentence(names: list[str], done: str, stays: str, share: str) -> str:
     """Return which layers a pass leaves as they are, and their share of the model."""
-    listed = ", ".join(names[:MOST_NAMES])
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    listed = ", ".join(names[:MAX_NAMES])
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{listed}{more} cannot be {done} and {stays}: {share}"
 
 

@@ -11,13 +11,13 @@ from torch import nn
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.layers import EdgeTable
 from chop.layers.edge_functions import FunctionName
-from chop.layers.frozen_edges import MOST_BITS
+from chop.layers.frozen_edges import MAX_BITS
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.options import NodeChoice, choices
 from chop.passes.select import select
 
-MOST_EDGES = 2**20  # of one layer
+MAX_EDGES = 2**20  # of one layer
 
 
 @graph_pass("tables", "transform", needs=("common",))
@@ -29,7 +29,7 @@ def tables_transform_pass(
     hidden: Annotated[int, Ge(1)] = 8,
     bits_in: Sequence[float] = (2.0, 3.0),
     bits_out: Sequence[float] = (1.0, 4.0),
-    max_bits_in: Annotated[int, Ge(2), Le(MOST_BITS)] = 8,
+    max_bits_in: Annotated[int, Ge(2), Le(MAX_BITS)] = 8,
 ) -> dict[str, Any]:
     """Replace linear layers by layers that have a learned function on every edge, to be trained.
 
@@ -52,10 +52,10 @@ def tables_transform_pass(
             raise PassArgsError(
                 f"node {users[0].name!r}: its weights are read elsewhere in the graph; leave it out"
             )
-        if layer.weight.numel() > MOST_EDGES:
+        if layer.weight.numel() > MAX_EDGES:
             raise PassArgsError(
                 f"node {users[0].name!r} has {layer.weight.numel():,} edges; at most "
-                f"{MOST_EDGES:,} get functions of their own: leave it out, or make it narrower"
+                f"{MAX_EDGES:,} get functions of their own: leave it out, or make it narrower"
             )
         made[layer] = _made(layer, users[0].name, options)
     for layer, new in made.items():

@@ -311,7 +311,7 @@ def test_the_standard_error_is_that_of_a_binomial_share(share, samples, error):
 
 def test_a_page_that_would_be_too_large_keeps_the_configs_of_the_front(search, monkeypatch):
     record = SearchRecord.model_validate(search(100))
-    monkeypatch.setattr(columns_module, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(columns_module, "MAX_CHARACTERS", 1000)
     data = page_data(record)
     assert data["configs_of_all"] is False
     names = data["columns"][data["config"]["seq_blocks_2/config/name"]]

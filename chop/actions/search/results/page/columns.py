@@ -19,7 +19,7 @@ from chop.actions.search.results.page.numbers import compact, decimals
 from chop.actions.search.results.page.progress import Curve, curves
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial
 
-MOST_CHARACTERS = 4_000_000  # of data in a page; beyond it, configs are kept for the front alone
+MAX_CHARACTERS = 4_000_000  # of data in a page; beyond it, configs are kept for the front alone
 FEW = 64  # distinct values up to which a column of numbers is an index
 
 
@@ -57,7 +57,7 @@ def _key(entry: Any) -> Any:
 def page_data(record: SearchRecord) -> dict[str, Any]:
     """Return the data of the drawings; of too many trials, only the front has its configs."""
     data = _page_data(record, with_all_configs=True)
-    if len(json.dumps(data)) > MOST_CHARACTERS:
+    if len(json.dumps(data)) > MAX_CHARACTERS:
         data = _page_data(record, with_all_configs=False)
     return data
 

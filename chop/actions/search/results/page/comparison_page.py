@@ -123,10 +123,10 @@ def _fronts(both: Comparison) -> Html:
     first = both.goals[0]
     sign = -1 if both.directions[first] == "maximize" else 1
     designs.sort(key=lambda design: sign * (design.metrics[first] or 0.0))
-    names = both.metrics[: sections.MOST_METRICS]
+    names = both.metrics[: sections.MAX_METRICS]
     digits = {name: decimals(d.metrics.get(name) for d in designs) for name in names}
     rows = []
-    for design in designs[: sections.MOST_ROWS]:
+    for design in designs[: sections.MAX_ROWS]:
         samples = both.records[design.search].samples
         values = (
             sections.value_cell(design.metrics.get(n), digits[n], samples.get(n)) for n in names
@@ -143,8 +143,8 @@ def _fronts(both: Comparison) -> Html:
     heads = (sections.sortable(n, both.directions.get(n), is_sorted=n == first) for n in names)
     head = [sections.sortable("trial"), sections.sortable("search"), *heads]
     made = table("Designs of both fronts", head, rows, id="front-table")
-    more = f"The first {sections.MOST_ROWS} of {len(designs):,} designs; the drawing shows all."
-    return join([made, tag("p", more) if len(designs) > sections.MOST_ROWS else None])
+    more = f"The first {sections.MAX_ROWS} of {len(designs):,} designs; the drawing shows all."
+    return join([made, tag("p", more) if len(designs) > sections.MAX_ROWS else None])
 
 
 def _origin(both: Comparison) -> Html:

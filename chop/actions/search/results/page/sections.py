@@ -20,10 +20,10 @@ from chop.actions.search.results.page.numbers import (
 )
 from chop.actions.search.results.page.record import Metrics, SearchRecord, Trial, finite
 
-MOST_ROWS = 500  # of the front; the drawing shows all
-MOST_METRICS = 6  # columns of the front; the chosen design lists all
-MOST_BARS = 20
-MOST_NUMBERS = 30
+MAX_ROWS = 500  # of the front; the drawing shows all
+MAX_METRICS = 6  # columns of the front; the chosen design lists all
+MAX_BARS = 20
+MAX_NUMBERS = 30
 LONGEST_TRACEBACK = 8_000
 SIMULATED = "Results on measured data may differ."
 NAMES = {"mase": "MASE", "cpu": "CPU", "gpu": "GPU", "torch": "PyTorch"}
@@ -111,7 +111,7 @@ def front_table(record: SearchRecord) -> Html:
     designs = _best_first(record, [by_number[n] for n in record.front if n in by_number])
     if not designs:
         return tag("p", "No trial is on the front: none was completed within the constraints.")
-    names = metric_names(record)[:MOST_METRICS]
+    names = metric_names(record)[:MAX_METRICS]
     metrics = [record.metrics_of(trial) for trial in designs]
     digits = {name: decimals(m.get(name) for m in metrics) for name in names}
     arrows = {o.name: o.direction for o in [*record.objectives, *record.goals]}
@@ -121,13 +121,13 @@ def front_table(record: SearchRecord) -> Html:
             *(value_cell(m.get(name), digits[name], record.samples.get(name)) for name in names),
             tag("td", _apply(trial.number), class_="command"),
         ]
-        for trial, m in list(zip(designs, metrics, strict=True))[:MOST_ROWS]
+        for trial, m in list(zip(designs, metrics, strict=True))[:MAX_ROWS]
     ]
     columns = (sortable(n, arrows.get(n), is_sorted=not i) for i, n in enumerate(names))
     head = [sortable("trial"), *columns, "make it"]
     made = table("Designs of the Pareto front", head, rows, id="front-table")
-    more = f"The first {MOST_ROWS} of {len(designs):,} designs; the drawing shows all."
-    return join([made, tag("p", more) if len(designs) > MOST_ROWS else None])
+    more = f"The first {MAX_ROWS} of {len(designs):,} designs; the drawing shows all."
+    return join([made, tag("p", more) if len(designs) > MAX_ROWS else None])
 
 
 def _best_first(record: SearchRecord, designs: list[Trial]) -> list[Trial]:
@@ -191,10 +191,10 @@ def _bars(name: str, shares: dict[str, float | None]) -> Html:
     rows = [
         # a key as the drawings call it too: seq_blocks_2 weight_width
         [key.replace("/config/", " ").replace("/", " "), _bar(share), f"{share:.3f}"]
-        for share, key in ranked[:MOST_BARS]
+        for share, key in ranked[:MAX_BARS]
     ]
     head = ["choice", tag("th", "share", scope="col", colspan=2)]
-    rest = len(ranked) - MOST_BARS
+    rest = len(ranked) - MAX_BARS
     note = tag("p", f"and {rest} smaller ones", class_="quiet") if rest > 0 else None
     made = table(f"Importance of choices for {name}", head, rows, class_="bars")
     return tag("div", tag("h3", name), made, note)
@@ -211,8 +211,8 @@ def failed(record: SearchRecord) -> Html:
 
 
 def _failure(failure: Failure) -> Html:
-    count, numbers = len(failure.numbers), ", ".join(map(str, failure.numbers[:MOST_NUMBERS]))
-    numbers += f", … {count - MOST_NUMBERS} more" if count > MOST_NUMBERS else ""
+    count, numbers = len(failure.numbers), ", ".join(map(str, failure.numbers[:MAX_NUMBERS]))
+    numbers += f", … {count - MAX_NUMBERS} more" if count > MAX_NUMBERS else ""
     return tag(
         "details",
         tag("summary", tag("span", f"{count:,} ×", class_="count"), " ", failure.message),

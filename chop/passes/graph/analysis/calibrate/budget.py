@@ -15,9 +15,9 @@ from chop.passes.graph.transforms.quantize.observed import places
 
 RUNS = 4  # of the whole network, for the candidates of one operand
 # Counts, and not seconds, so that the same data give the same numbers on every machine.
-MOST_OPERATIONS = 2e12  # about half a minute on two cores
+MAX_OPERATIONS = 2e12  # about half a minute on two cores
 GPU_SPEEDUP = 32
-LEAST_SAMPLES = 4  # fewer say too little about the output
+MIN_SAMPLES = 4  # fewer say too little about the output
 
 
 def affordable_samples(graph: MaseGraph, nodes: Iterable[fx.Node]) -> int:
@@ -28,8 +28,8 @@ def affordable_samples(graph: MaseGraph, nodes: Iterable[fx.Node]) -> int:
     operands = sum(any(places(node, o, "integer")) for node in nodes for o in OPERANDS[:-1])
     speed = 1 if device_of(graph.model).type == "cpu" else GPU_SPEEDUP
     total = max(operands * RUNS * _operations_per_sample(graph), 1)
-    samples = int(speed * MOST_OPERATIONS // total)
-    return samples if samples >= LEAST_SAMPLES else 0
+    samples = int(speed * MAX_OPERATIONS // total)
+    return samples if samples >= MIN_SAMPLES else 0
 
 
 def _operations_per_sample(graph: MaseGraph) -> float:

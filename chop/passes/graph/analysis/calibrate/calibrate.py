@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 Method = Literal["output", "mse", "minmax", "percentile", "entropy"]
 SAMPLES = 512
-LEAST_PERCENTILE = 50  # a share such as 0.99 in place of 99 would clip nearly everything
+MIN_PERCENTILE = 50  # a share such as 0.99 in place of 99 would clip nearly everything
 WIDTHS = (2, 32)  # the narrowest and the widest that the table is for
 
 
@@ -124,11 +124,11 @@ def _affordable(
 
 
 def _unlikely_percentage(percentile: float) -> Iterator[Problem]:
-    if percentile < LEAST_PERCENTILE:
+    if percentile < MIN_PERCENTILE:
         meant = f"; did you mean {100 * percentile:g}?" if percentile <= 1 else ""
         yield Problem(
             "percentile",
-            f"percentile must be a percentage from {LEAST_PERCENTILE} to 100, "
+            f"percentile must be a percentage from {MIN_PERCENTILE} to 100, "
             f"not {percentile:g}{meant}",
         )
 

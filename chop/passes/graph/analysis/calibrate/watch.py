@@ -17,8 +17,8 @@ from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.batches import numbered, taken
 from chop.passes.graph.describe.interpreter import GraphRunner
 
-MOST_SAMPLES = 512  # that are kept for the error of the output
-MOST_BYTES = 256 << 20  # of all activations of the samples that are kept
+MAX_SAMPLES = 512  # that are kept for the error of the output
+MAX_BYTES = 256 << 20  # of all activations of the samples that are kept
 
 Place = tuple[str, str]  # "args" or "results", and the name in it
 Targets = dict[fx.Node, dict[Place, None]]
@@ -96,14 +96,14 @@ def _channel_axis(op: str, x: Tensor) -> int | None:
 class KeptInputs:
     """The first inputs of the data: at most `most`, and as many as memory allows."""
 
-    def __init__(self, most: int = MOST_SAMPLES) -> None:
-        self._most = min(most, MOST_SAMPLES)
+    def __init__(self, most: int = MAX_SAMPLES) -> None:
+        self._most = min(most, MAX_SAMPLES)
         self._batches: list[tuple[list[Any], int]] = []
         self._samples = 0
 
     def add(self, inputs: list[Any], size: int, bytes_of_run: int) -> None:
         """Keep the first samples of a batch, with that many bytes of activations."""
-        fitting = max(MOST_BYTES * size // max(bytes_of_run, 1), 1)
+        fitting = max(MAX_BYTES * size // max(bytes_of_run, 1), 1)
         number = min(self._most, fitting) - self._samples
         if number > 0:
             self._batches.append((inputs, min(number, size)))

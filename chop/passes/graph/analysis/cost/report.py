@@ -32,7 +32,7 @@ BARS = {
     "weight_bits": "weights, bytes",
     "activation_bits": "activations, bytes",
 }
-MOST_BARS = 24
+MAX_BARS = 24
 
 
 def table(info: Mapping[str, Any]) -> str:
@@ -65,7 +65,7 @@ def picture_of(info: Mapping[str, Any]) -> str:
     panels = []
     for key, title in BARS.items():
         values = {name: float(_in_bytes(key, row[key])) for name, row in info["nodes"].items()}
-        most = sorted(values, key=lambda name: -values[name])[:MOST_BARS]
+        most = sorted(values, key=lambda name: -values[name])[:MAX_BARS]
         panels.append(Bars(title, {n: v for n, v in values.items() if n in most and v > 0}))
     return bar_page(panels)
 

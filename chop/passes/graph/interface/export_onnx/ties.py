@@ -22,7 +22,7 @@ NO_BOUND = np.finfo(np.float32).min  # Max with it changes nothing, and is not o
 FUSED = ("Add", "Mul", "AveragePool")
 # what the optimiser moves codes through
 MOVED = ("Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Slice")
-MOST_PRODUCT = 2**16  # of two codes; a step with another denominator has no ties
+MAX_PRODUCT = 2**16  # of two codes; a step with another denominator has no ties
 
 
 def odd_ties(builder: ModelBuilder, x: str, step: Any, zero: Any) -> bool:
@@ -75,4 +75,4 @@ def _has_ties(ratio: Fraction) -> bool:
     """Return whether whole multiples of a ratio may be halves of integers."""
     below = ratio.denominator
     odd = below // (below & -below)
-    return below % 2 == 0 and odd <= MOST_PRODUCT
+    return below % 2 == 0 and odd <= MAX_PRODUCT

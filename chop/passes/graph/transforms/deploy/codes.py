@@ -15,7 +15,7 @@ from chop.numerics.affine_rounding import rounded_codes
 from chop.numerics.integer import Integer
 from chop.numerics.scale_integer import ScaleInteger
 
-MOST_BITS = 8
+MAX_BITS = 8
 LOWEST, HIGHEST = -128, 127  # of int8
 
 
@@ -129,10 +129,10 @@ def input_multiples(fmt: NumberFormat) -> Multiples:
             f"is {fmt.name}, which has no 8-bit codes; quantise it to integer, scale_integer or "
             f"affine"
         )
-    if fmt.bits > MOST_BITS:
+    if fmt.bits > MAX_BITS:
         raise NotDeployed(
-            f"has {fmt.bits:g} bits, and the kernel takes {MOST_BITS}; quantise it to at most "
-            f"{MOST_BITS} bits"
+            f"has {fmt.bits:g} bits, and the kernel takes {MAX_BITS}; quantise it to at most "
+            f"{MAX_BITS} bits"
         )
     if isinstance(fmt, Affine) and fmt.axis is not None:
         raise NotDeployed("has a scale per channel; leave out its axis")

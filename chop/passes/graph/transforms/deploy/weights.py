@@ -15,7 +15,7 @@ from chop.numerics.scale_integer import ScaleInteger
 from chop.passes.graph.transforms.deploy.codes import (
     HIGHEST,
     LOWEST,
-    MOST_BITS,
+    MAX_BITS,
     Multiples,
     NotDeployed,
     input_multiples,
@@ -84,7 +84,7 @@ def _multiples(layer: Any, fmt: NumberFormat) -> tuple[Tensor, Tensor]:
 
 
 def _affine(layer: Any, fmt: Affine, weight: Tensor) -> tuple[Tensor, Tensor]:
-    if fmt.width > MOST_BITS:
+    if fmt.width > MAX_BITS:
         input_multiples(fmt)  # refuses it
     if fmt.axis is not None and fmt.axis % weight.dim() != layer.output_axis:
         raise NotDeployed(f"has a scale per input; use weight_axis = {layer.output_axis}")

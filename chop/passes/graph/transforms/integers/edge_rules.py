@@ -11,7 +11,7 @@ from chop.numerics.integer import Overflow, Rounding
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
 
-MOST_BITS = 48  # of a code of the network's input, and of an entry on the grid of the outputs
+MAX_BITS = 48  # of a code of the network's input, and of an entry on the grid of the outputs
 
 
 def edge_table(call: NodeCall, to: Converter) -> Value:
@@ -29,7 +29,7 @@ def edge_table(call: NodeCall, to: Converter) -> Value:
     )
     grid = frozen.result_frac()
     far = grid - int(out_frac.min()) if len(i) else 0
-    if far + int(frozen.out_width.max()) > MOST_BITS:
+    if far + int(frozen.out_width.max()) > MAX_BITS:
         raise call.refusal(f"adds tables whose steps differ by {far} bits; use closer formats")
     rule = (frozen.signed, frozen.rounding, frozen.overflow)
     op = EdgeTables(
@@ -73,7 +73,7 @@ def _finest(layer: FrozenEdgeTable, call: NodeCall) -> Word:
         # room for what rounds up to the lowest code, and for sums of halves
         frac, whole = frac + 1, whole + 1
     width = frac + whole
-    if width > MOST_BITS:
+    if width > MAX_BITS:
         raise call.refusal(f"rounds one float to grids of {width} bits in all; use closer formats")
     low = -(2 ** (width - 1)) if layer.signed else 0
     rounding: Rounding = "even" if layer.rounding == "even" else "floor"

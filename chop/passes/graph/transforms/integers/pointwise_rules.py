@@ -27,7 +27,7 @@ from chop.integers import (
     SubtractCodes,
     Word,
 )
-from chop.integers.codes import MOST_BITS
+from chop.integers.codes import MAX_BITS
 from chop.integers.scale import simple_fraction
 from chop.ir.ops import OPS, has_trait
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
@@ -150,7 +150,7 @@ def _clamped(call: NodeCall, to: Converter, value: Known, ends: Ends, finer: int
 def _nearly_clamped(call: NodeCall, to: Converter, value: Known, ends: Ends) -> Known:
     """Clamp codes of a measured step that nobody rounds: bounds are near to a finer grid."""
     reach = max(to.codes(value).largest, *(abs(round(end)) for end in ends if end is not None), 1)
-    bits = max(0, min(FINER_BITS, MOST_BITS - 2 - reach.bit_length()))
+    bits = max(0, min(FINER_BITS, MAX_BITS - 2 - reach.bit_length()))
     return _clamped(call, to, value, ends, 1 << bits)
 
 

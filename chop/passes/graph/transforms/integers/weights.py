@@ -12,7 +12,7 @@ from chop.numerics.affine import Affine
 from chop.numerics.integer import Integer
 from chop.numerics.mixed_integer import MixedInteger
 
-MOST_BITS = 32  # of a weight
+MAX_BITS = 32  # of a weight
 SIGNIFICAND = 53
 MORE_THAN_HALF = 0.75  # of a step: further than rounding goes
 FLOAT_ERROR = 2.0**-22  # of a number in float32
@@ -35,10 +35,10 @@ def weight_codes(values: Tensor, fmt: NumberFormat | None) -> tuple[Tensor, Scal
         return values.sign().long(), Scale.of(magnitude).compact(), 2
     codes, exponent = dyadic(values)
     width = bits_for(int(codes.min()), int(codes.max()))
-    if width > MOST_BITS:
+    if width > MAX_BITS:
         name = "float" if fmt is None else fmt.name
         raise ValueError(
-            f"has weights in {name} that need {width} bits on one grid, more than {MOST_BITS}; use "
+            f"has weights in {name} that need {width} bits on one grid, more than {MAX_BITS}; use "
             f"integer for them"
         )
     return codes, Scale.power(exponent), width

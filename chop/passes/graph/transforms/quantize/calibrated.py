@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chop.numerics import NumberFormat
 from chop.numerics.affine import CALIBRATED, Affine, no_scale
-from chop.numerics.affine_rounding import LEAST_SCALE, positive
+from chop.numerics.affine_rounding import MIN_SCALE, positive
 
 Scales = tuple[Tensor, Tensor]  # scale and zero point
 
@@ -58,7 +58,7 @@ def scales_of_range(low: Tensor, high: Tensor, fmt: Affine) -> Scales:
         point = torch.tensor(fmt.zero_point, dtype=torch.float64, device=low.device)
         exact = torch.maximum(_steps(high, highest - point), _steps(low, lowest - point))
     exact = torch.where(exact > 0, exact, 1.0)
-    scale = positive(exact.float().clamp(min=LEAST_SCALE), fmt.power_of_two)
+    scale = positive(exact.float().clamp(min=MIN_SCALE), fmt.power_of_two)
     if fmt.zero_point != CALIBRATED:
         point = torch.tensor(fmt.zero_point, dtype=torch.int32, device=low.device)
         return scale, point.expand(scale.shape).contiguous()

@@ -66,7 +66,7 @@ NO_BASELINE = (None, "", "NA")
 IGNORED = ("report", "baseline_weight_path", "load_type")
 # layers that are quantised as a whole, with roundings between their inputs and results
 ROUND_INSIDE = ("attention", "rnn", "lstm", "gru", "rnn_cell", "lstm_cell", "gru_cell")
-MOST_NAMED = 4  # nodes in a warning
+MAX_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
 
@@ -285,11 +285,11 @@ def warn_of_inside(nodes: Sequence[fx.Node]) -> None:
     """Warn of quantised nodes that neither files nor circuits can hold."""
     if nodes:
         names = [f"{node.name} ({mase(node).common.mase_op})" for node in nodes]
-        more = f", … {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        more = f", … {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         logger.warning(
             "%s%s: values inside are rounded, which no ONNX file and no circuit holds, so that the "
             "network runs in PyTorch only; leave such nodes in float to export it",
-            *(", ".join(names[:MOST_NAMED]), more),
+            *(", ".join(names[:MAX_NAMED]), more),
         )
 
 

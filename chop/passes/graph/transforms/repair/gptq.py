@@ -34,7 +34,7 @@ from chop.passes.select import By
 MAX_DAMPING = 1e3  # with which any Hessian is positive definite
 ROWS = 2**16  # at least this many rows of inputs of a layer count, and `ROWS_PER_INPUT` per input
 ROWS_PER_INPUT = 16
-MOST_IN_FLOAT64 = 4096  # inputs of a layer; beyond, float32 takes half of the time and memory
+MAX_IN_FLOAT64 = 4096  # inputs of a layer; beyond, float32 takes half of the time and memory
 # damping beside the option, per input and row: what fits a few rows means little for others
 FIT_DAMPING, ROUNDING_DAMPING = 1.0, 0.1
 
@@ -147,7 +147,7 @@ def collect_moments(
     size = form.matrix(like).shape[-1]
     share = -(-max(ROWS, ROWS_PER_INPUT * size) // (len(inputs.batches) * len(target.nodes)))
     generator = torch.Generator().manual_seed(seed)
-    dtype = torch.float64 if size <= MOST_IN_FLOAT64 else torch.float32
+    dtype = torch.float64 if size <= MAX_IN_FLOAT64 else torch.float32
     hessian = torch.zeros(form.groups, size, size, dtype=dtype, device=like.device)
     cross, count = torch.zeros_like(hessian), 0
     for quantised, in_float in inputs.of(target.nodes):

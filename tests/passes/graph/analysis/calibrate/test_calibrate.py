@@ -316,14 +316,14 @@ class TestCostOfTheMethodOutput:
 
     def test_a_larger_one_has_fewer(self, monkeypatch):
         graph = graph_of()
-        monkeypatch.setattr(budget, "MOST_OPERATIONS", 50_000)
+        monkeypatch.setattr(budget, "MAX_OPERATIONS", 50_000)
         run(graph)
-        assert budget.LEAST_SAMPLES <= self.kept(graph) < len(X)
+        assert budget.MIN_SAMPLES <= self.kept(graph) < len(X)
         assert entry(graph, "a")["method"] == "output"
 
     def test_one_that_is_too_large_gets_mse_in_one_sentence(self, monkeypatch, caplog):
         graph = graph_of()
-        monkeypatch.setattr(budget, "MOST_OPERATIONS", 1000)
+        monkeypatch.setattr(budget, "MAX_OPERATIONS", 1000)
         with caplog.at_level(logging.INFO, logger="chop"):
             run(graph, num_samples=len(X))
         assert len(caplog.messages) == 1

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from chop.numerics import NumberFormat
 from chop.numerics.affine import CALIBRATED, Affine
-from chop.numerics.affine_rounding import LEAST_SCALE, positive
+from chop.numerics.affine_rounding import MIN_SCALE, positive
 from chop.numerics.integer import Integer
 from chop.numerics.scratch import is_plain
 
-MOST_CODE = 2**31 - 2**7  # of a bias: float32 has no integer between it and 2^31
+MAX_CODE = 2**31 - 2**7  # of a bias: float32 has no integer between it and 2^31
 SLACK = 2**11  # codes by which float32 scales may miss the room
-LEAST_ROOM = 2**30  # for a bias beside products of any number and width
+MIN_ROOM = 2**30  # for a bias beside products of any number and width
 OWN_CODE = 2**48  # of a bias in steps of its own, on the grid of the products
 
 
@@ -36,11 +36,11 @@ class Room:
         """Return the room beside the products; scales that somebody gave change for need only."""
         data, weight = formats["data_in"], formats["weight"]
         terms = layer._parameter("weight").numel() // bias.numel()
-        kept = max(2**31 - 2 * SLACK - terms * 2**data.width * _largest(weight), LEAST_ROOM)
+        kept = max(2**31 - 2 * SLACK - terms * 2**data.width * _largest(weight), MIN_ROOM)
         if not is_product:
             return cls(OWN_CODE, kept)
         made = made or weight.scale == CALIBRATED
-        return cls(kept + SLACK if made else MOST_CODE, kept)
+        return cls(kept + SLACK if made else MAX_CODE, kept)
 
 
 def _largest(weight: Affine) -> int:
@@ -72,7 +72,7 @@ def surely_holds(scale: Tensor, bias: Tensor, own: Tensor) -> bool:
         return False
     (least, _), (low, high) = torch.aminmax(scale.detach()), torch.aminmax(bias.detach())
     product = max(0.0, float(least.detach())) * float(own.detach())
-    return product >= LEAST_SCALE and max(float(high), -float(low)) <= LEAST_ROOM * product
+    return product >= MIN_SCALE and max(float(high), -float(low)) <= MIN_ROOM * product
 
 
 def holding(
@@ -82,7 +82,7 @@ def holding(
 
     The product of both scales stays a normal float32.
     """
-    floor = LEAST_SCALE if is_product else 0.0
+    floor = MIN_SCALE if is_product else 0.0
     used = positive(scale.detach(), weight.power_of_two)
     needed = bias.detach().abs().double()
     step = step.to(scale.device).double()
@@ -100,7 +100,7 @@ def without_dead(scale: Tensor, weight: Tensor, bias: Tensor, fmt: Affine) -> Te
     else:
         dead = ~weight.detach().movedim(fmt.axis, 0).flatten(1).any(1)
     dead = dead & (_by_scale(bias.detach().abs().double(), scale, fmt) > 0)
-    return torch.where(dead, LEAST_SCALE, scale)
+    return torch.where(dead, MIN_SCALE, scale)
 
 
 def _by_scale(needed: Tensor, scale: Tensor, weight: Affine) -> Tensor:
