@@ -27,7 +27,7 @@ class Lru(Generic[K, V]):
         return len(self._results)
 
     def get(self, key: K) -> V | None:
-        """Return a result, None if there is none."""
+        """Return a result, or None."""
         if key not in self._results:
             return None
         self._results.move_to_end(key)

@@ -70,7 +70,7 @@ def best_checkpoint(folder: str | Path) -> Path | None:
 
 
 def later_checkpoint(file: Path) -> Path | None:
-    """Return the best checkpoint that a later run wrote beside one; None if there is none."""
+    """Return the best checkpoint that a later run wrote beside this one, or None."""
     newest = best_checkpoint(file.parent) if BEST.fullmatch(file.name) else None
     return newest if newest is not None and newest.name != file.name else None
 

@@ -244,7 +244,7 @@ def test_a_layer_with_hooks_is_refused():
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("eps", [1e-5], r"has eps = \[1e-05\], which is no number; make the layer again"),
+        ("eps", [1e-5], r"has eps = \[1e-05\], which is not a number; make the layer again"),
         (
             "running_var",
             torch.ones(1),

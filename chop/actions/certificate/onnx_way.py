@@ -80,7 +80,7 @@ class OnnxFile:
 
     @property
     def network(self) -> str | None:
-        """The checksum of the network that the file was made from, if it says so."""
+        """The checksum of the network that the file was made from, if the file has it."""
         return self.metadata.get(NETWORK_KEY)
 
     @property

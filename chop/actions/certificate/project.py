@@ -169,7 +169,7 @@ def _without_graph(folder: Path) -> str:
 
 
 def _of_circuit(folder: Path, graphs: Sequence[Path]) -> Path | None:
-    """Return the first of several networks from which the circuit was emitted, if it says so."""
+    """Return the first network from which the circuit says that it was emitted."""
     from chop.actions.certificate.verilog_way import has_circuit
     from chop.checkpoints import load_graph
     from chop.hardware.circuit import Circuit

@@ -99,7 +99,7 @@ def _key(circuit: Circuit, *programs: Program | None) -> str:
 
 
 def _read(file: Path) -> Synthesis | None:
-    """Return the result in a file, None if there is none or it cannot be read."""
+    """Return the result in a file, or None if it cannot be read."""
     if not file.is_file():
         return None
     try:

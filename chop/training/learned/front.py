@@ -463,7 +463,7 @@ class _Run:
         self.snapshots.write(self.identity, state, [*self.archive.designs, *self.retrained])
 
     def _resumed(self) -> dict[str, Any] | None:
-        """Restore the state of an earlier process; return it, None if there is none."""
+        """Restore and return the state of an earlier process, or return None."""
         read = self.snapshots.read(self.identity) if self.snapshots is not None else None
         if read is None:
             return None

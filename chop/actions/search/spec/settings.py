@@ -348,7 +348,7 @@ def _retrain(table: Any) -> Retrain | None:
 
 
 def _circuits(search: Mapping[str, Any], kind: type[Synthesize | Emit]) -> Any:
-    """Return the table of a kind, None if there is none."""
+    """Return the table of a kind, or None."""
     key = kind.__name__.lower()
     if search.get(key) is None:
         return None

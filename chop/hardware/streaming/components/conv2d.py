@@ -32,7 +32,7 @@ class ConvComponent(WeightedComponent):
         stream = by_pixel(inputs[0])
         if node.op.groups == 1:
             return (stream,)
-        if FILLER in stream.slots:  # of an input of the network, which nobody asks for full lanes
+        if FILLER in stream.slots:  # of an input of the network, whose lanes need not be full
             return (stream.moved(in_lanes(stream.sequence, 1)),)
         lanes = math.gcd(stream.lanes, stream.shape[0] // node.op.groups)
         return (stream if lanes == stream.lanes else stream.moved(stream.slots.reshape(-1, lanes)),)

@@ -151,7 +151,7 @@ def where(reader: Reader, node: OnnxNode) -> OnnxValue:
 
 
 def _softplus(reader: Reader, node: OnnxNode) -> OnnxValue | None:
-    """Return a softplus with a threshold, as `ch export` writes torch's; None if it is none."""
+    """Return a softplus with a threshold, as `ch export` writes torch's, or None."""
     large, x, result = (node[place].node for place in range(3))
     if large is None or x is None or result is None or large.target is not torch.gt:
         return None

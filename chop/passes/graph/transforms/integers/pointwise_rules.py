@@ -40,7 +40,7 @@ SCALES_MOVE = (
     "moves values before they are rounded to one scale per channel; round them before it, or use "
     "one scale for the whole tensor"
 )
-FINER_BITS = 20  # by which the bounds of a clamp that nobody rounds are nearer than a step
+FINER_BITS = 20  # finer than a step, for the bounds of a clamp whose result is not rounded
 Ends = tuple[Fraction | None, Fraction | None] | list[Fraction | None]
 
 
@@ -119,7 +119,7 @@ def relu(call: NodeCall, to: Converter) -> Value:
 def clamp(call: NodeCall, to: Converter) -> Value:
     """Return values within bounds: relu6, hardtanh, clamp.
 
-    Bounds of a measured step are no codes of it. They are rounded by the readers of the result,
+    Bounds are rarely codes of a measured step. They are rounded by the readers of the result,
     after its values: that gives the same, as rounding is monotone.
     """
     bounds = _bounds(call)
@@ -148,7 +148,7 @@ def _clamped(call: NodeCall, to: Converter, value: Known, ends: Ends, finer: int
 
 
 def _nearly_clamped(call: NodeCall, to: Converter, value: Known, ends: Ends) -> Known:
-    """Clamp codes of a measured step that nobody rounds: bounds are near to a finer grid."""
+    """Clamp codes of a measured step, without rounding after it, to bounds on a finer grid."""
     reach = max(to.codes(value).largest, *(abs(round(end)) for end in ends if end is not None), 1)
     bits = max(0, min(FINER_BITS, MAX_BITS - 2 - reach.bit_length()))
     return _clamped(call, to, value, ends, 1 << bits)

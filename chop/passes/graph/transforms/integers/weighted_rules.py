@@ -228,7 +228,7 @@ def _check_norm(call: NodeCall, norm: Any) -> None:
             f"{sizes}; give it one number per channel"
         )
     if isinstance(norm.eps, bool) or not isinstance(norm.eps, int | float):
-        raise call.refusal(f"has eps = {norm.eps!r}, which is no number; make the layer again")
+        raise call.refusal(f"has eps = {norm.eps!r}, which is not a number; make the layer again")
 
 
 def norm_codes(norm: Any, quantised: bool, scale: Scale) -> ChannelAffine:

@@ -33,7 +33,7 @@ class Room:
 
     @classmethod
     def of(cls, layer: Any, formats: Any, bias: Tensor, is_product: bool, made: bool) -> Room:
-        """Return the room beside the products; scales that somebody gave change for need only."""
+        """Return the room beside the products; given scales change only if they must."""
         data, weight = formats["data_in"], formats["weight"]
         terms = layer._parameter("weight").numel() // bias.numel()
         kept = max(2**31 - 2 * SLACK - terms * 2**data.width * _largest(weight), MIN_ROOM)

@@ -109,7 +109,7 @@ class HasScales(HasFormatTensors):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the weight's scale, raised where the bias needs it, and what it follows from.
 
-        One that somebody gave, and was not `made` here, is raised for a bias that is clipped only.
+        A scale that was given, and not `made` here, is raised only if the bias would be clipped.
         """
         bias, own = self._held_bias(), self.format_tensor("data_in_scale")
         if bias is None:
