@@ -75,15 +75,23 @@ def identity(thing: object) -> tuple[Any, Any]:
 
 
 class Entries(Mapping[K, T], Generic[K, T]):
-    """Key -> object of one kind. The files of `package` register themselves on first use.
+    """Key -> object of one kind. The files of `packages` register themselves on first use.
 
-    Of a kind that is `for_users`, the message for what is not there tells how to add it.
+    `look_for` imports what may register a key, so that the other files wait until all keys are
+    asked for. Of a kind that is `for_users`, the message for what is not there tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
 
-    def __init__(self, kind: str, package: str | None = None, *, for_users: bool = False) -> None:
-        self.kind, self._package, self._items = kind, package, dict[K, T]()
+    def __init__(
+        self,
+        kind: str,
+        *packages: str,
+        look_for: Callable[[Any], object] = lambda key: None,
+        for_users: bool = False,
+    ) -> None:
+        self.kind, self._packages, self._items = kind, packages, dict[K, T]()
+        self._look_for = look_for
         self.advice = IF_YOURS if for_users else ""
         self._loading = set[int]()  # threads
 
@@ -115,21 +123,25 @@ class Entries(Mapping[K, T], Generic[K, T]):
 
     def _load(self) -> dict[K, T]:
         # a file of the package may look things up while it is imported; other threads wait for it
-        name = self._package
-        if name and (thread := threading.get_ident()) not in self._loading:
+        if self._packages and (thread := threading.get_ident()) not in self._loading:
             self._loading.add(thread)
             try:
-                package = importlib.import_module(name)
-                for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-                    importlib.import_module(module.name)
-                self._package = None
+                for name in self._packages:
+                    path = getattr(importlib.import_module(name), "__path__", ())
+                    for module in pkgutil.walk_packages(path, f"{name}."):
+                        importlib.import_module(module.name)
+                self._packages = ()
             finally:
                 self._loading.remove(thread)
         return self._items
 
     def _registered(self, key: Any) -> K | None:
         """Return the key under which there is an object for `key`."""
-        return key if isinstance(key, Hashable) and key in self._load() else None
+        if not isinstance(key, Hashable):
+            return None
+        if key not in self._items and self._packages:
+            self._look_for(key)
+        return key if key in self._items or key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
         return UnknownName(self.kind, key, sorted(map(self.name_of, self._load())), self.advice)

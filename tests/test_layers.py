@@ -18,6 +18,7 @@ extensions:
 registry:
 dotted: registry
 extras:
+lazy:
 redaction:
 log: redaction
 files:
@@ -40,14 +41,15 @@ numerics: registry libraries
 integers: registry numerics
 ir: registry extensions files numerics integers
 layers: registry extensions libraries numerics ir
-hardware: registry caches extras options log files memory charts private_cache processes numerics
+hardware: registry lazy caches extras options log files memory charts private_cache processes
+    numerics integers
+onnx: registry lazy extras options log files memory charts libraries processes version numerics
     integers
-onnx: registry extras options log files memory charts libraries processes version numerics integers
-passes: registry caches extensions options log files memory dotted charts progress version numerics
-    integers ir layers hardware onnx
+passes: registry lazy caches extensions options log files memory dotted charts progress version
+    numerics integers ir layers hardware onnx
 dataset: registry caches extras log files memory options plain_tensors
 models: registry extensions extras log files options dataset checkpoints layers onnx
-training: registry options files memory processes charts checkpoints devices version dataset
+training: registry lazy options files memory processes charts checkpoints devices version dataset
     numerics ir layers passes
 nn: extensions numerics ir layers passes
 pipelines: registry ir passes

@@ -80,7 +80,7 @@ def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkey
     package = tmp_path / "folder_of_things"
     (package / "inner").mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "from chop.registry import Registry\nTHINGS = Registry('thing', package=__name__)\n"
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
     )
     (package / "inner" / "__init__.py").write_text("")
     register = "from folder_of_things import THINGS\nTHINGS.register({name!r})({name!r}.upper())\n"
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_imported_is_not_passed_over(tmp_path, monkeypatch
     (package / "__init__.py").write_text("")
     (package / "bad.py").write_text("import a_module_that_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
-    registry = Registry[object]("thing", package="folder_with_a_bug")
+    registry = Registry[object]("thing", "folder_with_a_bug")
     for _ in range(2):  # not at the second look either
         with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
             list(registry)

@@ -148,7 +148,7 @@ class DatasetSpec:
         return self.describe(**accepted) if self.describe else self.info
 
 
-DATASETS: Registry[DatasetSpec] = Registry("data set", package="chop.dataset", for_users=True)
+DATASETS: Registry[DatasetSpec] = Registry("data set", "chop.dataset", for_users=True)
 
 
 def dataset(

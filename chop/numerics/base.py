@@ -18,7 +18,7 @@ from chop.numerics.fast.plans import RoundingPlan
 from chop.numerics.straight_through import Limits, all_straight_through, straight_through
 from chop.registry import Registry, UnknownName
 
-FORMATS: Registry[type[NumberFormat]] = Registry("number format", package="chop.numerics")
+FORMATS: Registry[type[NumberFormat]] = Registry("number format", "chop.numerics")
 
 __all__ = [
     "FORMATS",

@@ -3,8 +3,9 @@
 Its names are imported when they are used, as the command line reads `targets` without numpy.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chop import lazy
 
 if TYPE_CHECKING:
     from chop.onnx.builder import ModelBuilder
@@ -12,10 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelBuilder", "save_model"]
 
-HOMES = {"ModelBuilder": "chop.onnx.builder", "save_model": "chop.onnx.files"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in HOMES:
-        return getattr(importlib.import_module(HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy.importer(__name__, __file__)

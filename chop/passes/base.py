@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import time
@@ -84,7 +85,7 @@ class GraphPass(HasOptions):
         return checked
 
     def options_elsewhere(self) -> Mapping[str, str]:
-        passes = reversed(list(PASSES.items()))  # so that the first pass with an option is named
+        passes = sorted(PASSES.items(), reverse=True)  # so that the first with an option is named
         return {key: name for name, other in passes for key in other.options}
 
     def _check_ready(self, graph: MaseGraph) -> None:
@@ -118,7 +119,16 @@ def has_metadata(node: fx.Node, part: str) -> bool:
     return part == "metadata" or bool(node.meta["mase"].parameters.get(part))
 
 
-PASSES: Registry[GraphPass] = Registry("pass", package="chop.passes.graph", for_users=True)
+def _look_for(name: Any) -> None:
+    """Import the functions that begin with the name of a pass."""
+    package = importlib.import_module(PACKAGE)
+    for function in package.__all__:
+        if function.startswith(f"{name}_"):
+            getattr(package, function)
+
+
+PACKAGE = "chop.passes.graph"
+PASSES: Registry[GraphPass] = Registry("pass", PACKAGE, look_for=_look_for, for_users=True)
 
 
 def graph_pass(

@@ -5,8 +5,9 @@ Users' own code imports the names in `__all__` from here.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chop import lazy
 
 if TYPE_CHECKING:
     from chop.actions.search.compat.lab_runners import get_hw_runner, get_sw_runner
@@ -50,13 +51,5 @@ __all__ = [
     "register_search_space",
     "register_strategy",
 ]
-# the modules of these names; those that import torch come last
-HOMES = ("metrics.base", "samplers.base", "space.registry", "compat.labs", "compat.lab_runners")
 
-
-def __getattr__(name: str) -> Any:
-    for home in HOMES if name in __all__ else ():
-        module = importlib.import_module(f"{__name__}.{home}")
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy.importer(__name__, __file__)

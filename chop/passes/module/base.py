@@ -10,7 +10,7 @@ from torch import nn
 from chop.passes.base import GraphPass, Info, Kind, PassArgsError
 from chop.registry import Registry
 
-PASSES: Registry[ModulePass] = Registry("module pass", package="chop.passes.module", for_users=True)
+PASSES: Registry[ModulePass] = Registry("module pass", "chop.passes.module", for_users=True)
 
 
 class ModulePass(GraphPass):

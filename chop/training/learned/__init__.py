@@ -1,8 +1,13 @@
 """Fronts of networks whose bit widths are learned, from one run of training."""
 
-from chop.training.learned.archive import LearnedDesign
-from chop.training.learned.front import Checkpoint, FrontReport, LearnedFront, train_front
-from chop.training.learned.options import FrontOptions
+from typing import TYPE_CHECKING
+
+from chop import lazy
+
+if TYPE_CHECKING:
+    from chop.training.learned.archive import LearnedDesign
+    from chop.training.learned.front import Checkpoint, FrontReport, LearnedFront, train_front
+    from chop.training.learned.options import FrontOptions
 
 __all__ = [
     "Checkpoint",
@@ -12,3 +17,5 @@ __all__ = [
     "LearnedFront",
     "train_front",
 ]
+
+__getattr__ = lazy.importer(__name__, __file__)

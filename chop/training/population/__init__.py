@@ -1,7 +1,14 @@
 """Networks of one family, trained together as one batched computation."""
 
-from chop.training.population.architecture import Unfit
-from chop.training.population.population import PopulationOutcome, Report
-from chop.training.population.training import reason_against, train_population
+from typing import TYPE_CHECKING
+
+from chop import lazy
+
+if TYPE_CHECKING:
+    from chop.training.population.architecture import Unfit
+    from chop.training.population.population import PopulationOutcome, Report
+    from chop.training.population.training import reason_against, train_population
 
 __all__ = ["PopulationOutcome", "Report", "Unfit", "reason_against", "train_population"]
+
+__getattr__ = lazy.importer(__name__, __file__)

@@ -163,9 +163,7 @@ class PopulationRunner(Runner):
         raise not_defined(self, "together", "population runner")
 
 
-RUNNERS: Registry[type[Runner]] = Registry(
-    "runner", package="chop.actions.search.metrics", for_users=True
-)
+RUNNERS: Registry[type[Runner]] = Registry("runner", "chop.actions.search.metrics", for_users=True)
 
 
 def register_runner(

@@ -71,7 +71,7 @@ class Strategy:
 
 MakeStrategy = Callable[..., Strategy]  # takes a context and options
 STRATEGIES: Registry[type[Strategy]] = Registry(
-    "sampler", package="chop.actions.search.samplers", for_users=True
+    "sampler", "chop.actions.search.samplers", for_users=True
 )
 
 

@@ -56,8 +56,9 @@ def check_name(name: str) -> None:
     from chop.passes.base import PASSES
 
     if name not in SPACES and name.removeprefix("graph/") not in PASSES:
-        varied = [p for p in PASSES.values() if p.kind == "transform" and not p.writes_files]
-        known = [*SPACES, *(f"graph/{p.name}" for p in varied)]
+        passes = PASSES.values()
+        varied = [p.name for p in passes if p.kind == "transform" and not p.writes_files]
+        known = [*SPACES, *(f"graph/{p}" for p in sorted(varied))]
         raise UnknownName("search space", name, known, SPACES.advice)
 
 

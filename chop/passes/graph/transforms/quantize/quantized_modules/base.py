@@ -271,6 +271,8 @@ def variants(*layers: type[Quantized]) -> Callable[[str], type[Quantized]]:
     by_prefix = {layer.__name__.removeprefix("Quant"): layer for layer in layers}
 
     def __getattr__(name: str) -> type[Quantized]:
+        if name.startswith("__"):  # which the import system asks for
+            raise AttributeError(name)
         for (prefix, layer), fmt in itertools.product(by_prefix.items(), FORMATS.values()):
             if name == prefix + fmt.suffix:
                 return variant(layer, fmt)

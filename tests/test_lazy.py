@@ -1,0 +1,65 @@
+"""Packages import their names when they are used, and not before."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import chop
+from chop import lazy
+
+ROOT = Path(chop.__file__).parent
+LAZY = [
+    ".".join(("chop", *file.parent.relative_to(ROOT).parts))
+    for file in sorted(ROOT.rglob("__init__.py"))
+    if "= lazy.importer(" in file.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_all_names_of_a_package_can_be_imported(package):
+    there = importlib.import_module(package)
+    assert there.__all__
+    for name in there.__all__:
+        assert getattr(there, name) is not None
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_no_name_is_that_of_a_module_which_would_hide_it(package):
+    there = importlib.import_module(package)
+    modules = {module.name for module in pkgutil.iter_modules(there.__path__)}
+    hidden = {name for name, home in lazy.homes_of(package).items() if home != package} & modules
+    assert not hidden
+
+
+def test_modules_of_a_package_are_attributes_and_other_names_are_refused():
+    passes = importlib.import_module("chop.passes.graph.transforms")
+    assert passes.quantize.quantize_transform_pass is passes.quantize_transform_pass
+    with pytest.raises(AttributeError, match=r"chop\.passes\.graph\.transforms' has no attribute"):
+        passes.quantise_transform_pass  # noqa: B018
+
+
+def loaded(code):
+    """Return the modules of chop that a new process has loaded."""
+    names = "import sys; print(*(m for m in sys.modules if m.partition('.')[0] == 'chop'))"
+    command = [sys.executable, "-c", f"{code}; {names}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [
+        ("import chop.passes", 70),
+        ("from chop.passes import quantize_transform_pass", 200),
+        ("from chop.passes.base import PASSES; PASSES['quantize']", 200),
+    ],
+)
+def test_what_is_not_used_is_not_loaded(code, most):
+    modules = loaded(code)
+    assert len(modules) < most
+    assert not [
+        name for name in modules if name.startswith(("chop.hardware.unrolled", "chop.onnx"))
+    ]
