@@ -353,12 +353,18 @@ def _problem_of(tensor: Tensor, weight: Tensor | None) -> str | None:
     """Return why a tensor cannot replace `weight` of the model, whatever their shapes."""
     if (reason := why_not_plain(tensor)) is not None or weight is None:
         return reason
-    # truth values, complex and real numbers cannot replace each other
-    theirs, ours = ((t.dtype is torch.bool, t.is_complex()) for t in (tensor, weight))
-    if theirs == ours:
+    # truth values, complex and real numbers cannot replace each other, nor codes what they mean
+    theirs, ours = map(_kind_of, (tensor, weight))
+    if theirs == ours or (theirs, ours) == ("real", "integer"):
         return None
     types = [str(t.dtype).removeprefix("torch.") for t in (tensor, weight)]
     return f"is {types[0]}, but the model's is {types[1]}"
+
+
+def _kind_of(tensor: Tensor) -> str:
+    if tensor.is_complex() or tensor.dtype is torch.bool:
+        return str(tensor.dtype)
+    return "real" if tensor.is_floating_point() else "integer"
 
 
 def _some(names: Iterable[str]) -> str:

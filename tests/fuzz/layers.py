@@ -256,7 +256,9 @@ def one(seed: int, number: int, folder: Path) -> dict[str, str]:
 
 def damaged(random: Random, folder: Path) -> str:
     """Change tensors in a saved graph, or one of the numbers of a layer, and say what."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
+
+    from tests.saved_tensors import replace_tensors
 
     file = folder / "state_dict.safetensors"
     state = load_file(file)
@@ -268,7 +270,7 @@ def damaged(random: Random, folder: Path) -> str:
         ways = (odd_shape, odd_shape, odd_type, odd_values, odd_values)
         how, state[key] = random.choice(ways)(random, state[key])
         said.append(f"{key} {how}")
-    save_file({k: t.contiguous().clone() for k, t in state.items()}, file, {"format": "pt"})
+    replace_tensors(folder, state)
     return ", ".join(said)
 
 

@@ -4,12 +4,13 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from chop.ir import MaseGraph
 from chop.ir.graph.meta_file import GraphFileError
 from chop.layers import EdgeTable
+from tests.saved_tensors import replace_tensors
 
 LAYERS = {
     "mlp": lambda: EdgeTable(4, 3, hidden=5),
@@ -24,10 +25,9 @@ def damaged(tmp_path):
 
     def load(layer, change):
         MaseGraph(nn.Sequential(layer)).export(tmp_path / "g")
-        file = tmp_path / "g" / "state_dict.safetensors"
-        tensors = load_file(file)
+        tensors = load_file(tmp_path / "g" / "state_dict.safetensors")
         change(tensors)
-        save_file({k: t.contiguous() for k, t in tensors.items()}, file, {"format": "pt"})
+        replace_tensors(tmp_path / "g", tensors)
         return MaseGraph.from_checkpoint(tmp_path / "g").model
 
     return load

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import takewhile
 from json.encoder import encode_basestring
@@ -24,6 +24,7 @@ from chop.ir.graph.names import SavedNames
 from chop.ir.record import Record
 
 NA = "NA"  # TOML has no null
+COPY = "copy the whole directory again, or save the graph again"
 PYTORCH = {"format": "pt"}  # the header that safetensors files of PyTorch have
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 # errors from values of the wrong kind, or nested too deeply
@@ -65,7 +66,7 @@ def read_node_meta(graph: MaseGraph, file: Path, names: SavedNames, device: Any 
             f"is it the file of another graph?"
         )
     beside = tensor_file(file)
-    tensors = read_tensors(beside, device) if beside.exists() else {}
+    tensors = read_tensors(beside, device) if beside.exists() else Stored({}, beside)
     decode = Decoder(names, tensors, nodes, METADATA)
     try:
         metadata_of = {
@@ -74,6 +75,8 @@ def read_node_meta(graph: MaseGraph, file: Path, names: SavedNames, device: Any 
         }
         for metadata in metadata_of.values():
             check_records(metadata.parameters)
+    except GraphFileError:
+        raise
     except DAMAGE as error:
         raise GraphFileError(f"{file} is damaged: {_reason(error)}") from error
     for name, metadata in metadata_of.items():
@@ -255,17 +258,53 @@ def _inline(value: Any) -> str:
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
-def read_tensors(file: Path, device: Any = "cpu") -> dict[str, Tensor]:
+class Stored(dict[str, Tensor]):
+    """The tensors of a file."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], file: Path) -> None:
+        super().__init__(tensors)
+        self.file = file
+
+    def __missing__(self, key: str) -> Tensor:
+        raise GraphFileError(f"{self.file} has no tensor {key!r}; {COPY}")
+
+
+def tensor_table(tensors: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """Return the types and sizes of tensors, to be written beside them and compared when read."""
+    return {key: [_type(tensor), *tensor.shape] for key, tensor in tensors.items()}
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_table(table: Any, tensors: Stored) -> None:
+    """Refuse tensors that are not of the types and sizes that they were saved with."""
+    if not isinstance(table, dict) or not all(isinstance(row, list) for row in table.values()):
+        raise ValueError("its 'tensors' is not a table of types and sizes")
+    if unknown := sorted(tensors.keys() - table.keys()):
+        raise GraphFileError(f"{tensors.file} was saved without a tensor {unknown[0]!r}; {COPY}")
+    for key, saved in table.items():
+        present = [_type(tensors[key]), *tensors[key].shape]
+        if present != saved:
+            is_and_was = (f"{str(row[0])[:20]} of the shape {row[1:]}" for row in (present, saved))
+            raise GraphFileError(
+                f"{key!r} in {tensors.file} is {' and not '.join(is_and_was)}, as it was saved; "
+                f"{COPY}"
+            )
+
+
+def read_tensors(file: Path, device: Any = "cpu") -> Stored:
     """All tensors of a safetensors file, on `device`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not file.is_file():
-        raise GraphFileError(f"{file} is missing; copy the whole directory")
+        raise GraphFileError(f"{file} is missing; {COPY}")
     try:
         tensors = load_file(file, device=str(torch.device(device)))
         # in separate memory with torch's alignment, as rounding in kernels may depend on it
-        return {key: tensor.clone() if tensor.is_cpu else tensor for key, tensor in tensors.items()}
+        return Stored({k: t.clone() if t.is_cpu else t for k, t in tensors.items()}, file)
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise GraphFileError(f"{file} is damaged or not a safetensors file: {reason}") from error

@@ -21,9 +21,12 @@ from chop.ir.graph.meta_file import (
     DAMAGE,
     PYTORCH,
     GraphFileError,
+    Stored,
     _reason,
+    check_table,
     read_json,
     read_tensors,
+    tensor_table,
 )
 from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.saved_layers import (
@@ -33,7 +36,7 @@ from chop.ir.graph.saved_layers import (
     rebuilt_layers,
 )
 
-FORMAT, VERSION = "mase-layers", 1
+FORMAT, VERSION = "mase-layers", 2
 LAYERS, STATE = "layers.json", "state_dict.safetensors"
 HOLDER = "model"  # the name under which the layers are described, as the model itself may be one
 NOTES = ("made_from", "trained_on")
@@ -84,6 +87,7 @@ def save_modules(
         "layers": list(layers),
         "modules": described_layers(_held(layers), names, tensors),
     }
+    content["tensors"] = tensor_table(tensors.by_key | copies)
     text = json.dumps(content, indent=1, allow_nan=False)
     with replaced_folder(folder, [LAYERS, STATE]) as part:
         (part / LAYERS).write_text(text + "\n", encoding="utf-8")
@@ -157,14 +161,15 @@ def load_modules(folder: str | Path, model: nn.Module, fill: Fill) -> nn.Module:
     return changed
 
 
-def _rebuilt(
-    path: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> dict[str, nn.Module]:
+def _rebuilt(path: Path, content: Mapping[str, Any], tensors: Stored) -> dict[str, nn.Module]:
     """Return the layers in a file by name."""
     try:
+        check_table(content.get("tensors"), tensors)
         root = rebuilt_layers(content["modules"], tensors, SavedNames())
         places = {name: f"{HOLDER}.{name}" if name else HOLDER for name in content["layers"]}
         return {name: root.get_submodule(place) for name, place in places.items()}
+    except GraphFileError:
+        raise
     except ForeignName as error:
         raise GraphFileError(f"{path / LAYERS} was not loaded: {error}") from error
     except DAMAGE as error:

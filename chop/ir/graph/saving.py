@@ -28,14 +28,17 @@ from chop.ir.graph.mase_graph import (
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.graph.meta_file import (
+    COPY,
     DAMAGE,
     PYTORCH,
     GraphFileError,
     _reason,
     check_records,
+    check_table,
     read_json,
     read_node_meta,
     read_tensors,
+    tensor_table,
     write_node_meta,
 )
 from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
@@ -44,7 +47,7 @@ from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
 
-FORMAT, VERSION = "mase-graph", 2
+FORMAT, VERSION = "mase-graph", 3
 GRAPH, STATE, META = "graph.json", "state_dict.safetensors", "node_meta_param.toml"
 FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
@@ -55,7 +58,7 @@ FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 def save_graph(graph: MaseGraph, folder: str | Path) -> Path:
     """Write `graph` to `folder`, which is replaced as a whole or not at all."""
     names, tensors = SavedNames(user_definitions(graph.custom_ops)), Tensors()
-    text = _json(_described(graph, names, tensors))
+    text = _json(_described(graph, names, tensors) | {"tensors": tensor_table(tensors.by_key)})
     with replaced_folder(folder, FILES) as part:
         (part / GRAPH).write_text(text, encoding="utf-8")
         write_safetensors(tensors.by_key, part / STATE, PYTORCH)
@@ -147,6 +150,8 @@ def _note(folder: str | Path, key: str, check: Callable[[Any], dict[str, Any]]) 
     path = Path(folder).expanduser()
     try:
         return check(_read_json(path).get(key, {}))
+    except GraphFileError:
+        raise
     except ValueError as error:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
 
@@ -199,13 +204,16 @@ def load_graph(
     tensors = read_tensors(path / STATE, map_location)
     names = SavedNames(user_definitions(custom_ops))
     try:
+        check_table(content.get("tensors"), tensors)
         graph = _built(content, tensors, names)
+    except GraphFileError:
+        raise
     except ForeignName as error:
         raise GraphFileError(f"{path / GRAPH} was not loaded: {error}") from error
     except DAMAGE as error:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
     if not (path / META).is_file():
-        raise GraphFileError(f"{path / META} is missing; copy the whole directory")
+        raise GraphFileError(f"{path / META} is missing; {COPY}")
     read_node_meta(graph, path / META, names, map_location)
     graph.example_inputs = _kept_inputs(graph)
     return graph

@@ -21,8 +21,8 @@ KINDS: Mapping[str, Callable[[Tensor], bool]] = {
 }
 WORDS = {
     "real": "floating-point",
-    "number": "real or whole",
-    "whole": "whole",
+    "number": "real or integer",
+    "whole": "integer",
     "bool": "true/false",
 }
 
@@ -30,13 +30,14 @@ WORDS = {
 class TensorRule(NamedTuple):
     """The shape of a tensor, None for a size that is free, what it holds, and from where to where.
 
-    `least` and `most` are for integers, such as indices.
+    With bounds, NaN is wrong, unless it stands for `unknown` numbers.
     """
 
     shape: tuple[Any, ...]
     kind: Kind = "real"
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    most: float | None = None
+    unknown: bool = False
 
     def why_not(self, tensor: Tensor | None) -> str | None:
         """Return what a tensor is instead, as the end of a sentence; None if it is right."""
@@ -49,10 +50,12 @@ class TensorRule(NamedTuple):
             return f"is of the type {str(tensor.dtype).removeprefix('torch.')}; it must be {wanted}"
         if self.most is None or self.least is None or not tensor.numel() or tensor.is_meta:
             return None
-        low, high = (int(number) for number in torch.aminmax(tensor))
-        if self.least <= low and high <= self.most:
+        low, high = (number.item() for number in torch.aminmax(tensor))
+        unknown = self.unknown and bool(tensor.isnan().all())
+        if unknown or (self.least <= low and high <= self.most):
             return None
-        return f"has numbers from {low} to {high}; they must be from {self.least} to {self.most}"
+        ends = (f"{number:.6g}" for number in (low, high, self.least, self.most))
+        return "has numbers from {} to {}; they must be from {} to {}".format(*ends)
 
 
 def check_tensors(name: str, layer: nn.Module) -> None:

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import nn
 
 from chop.checkpoints import load_model
-from chop.files import replaced_folder
+from chop.files import replaced_folder, write_safetensors
 from chop.ir import MaseGraph
+from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.saved_layers import EXTRAS, Extra
 from chop.ir.graph.saving import made_from
@@ -403,8 +405,37 @@ def test_a_part_of_another_kind_is_refused(saved):
             if (key, wrong) == ("class_name", "x") or (key in OPEN_TABLES and wrong == {}):
                 continue
             (saved / "graph.json").write_text(json.dumps(whole | {key: wrong}))
-            with pytest.raises(ValueError, match=r"graph\.json|node_meta_param"):
+            with pytest.raises(ValueError, match=r"graph\.json|node_meta_param|state_dict"):
                 MaseGraph.from_checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda t: t.update({"0.bias": t["0.bias"][0]}), r"'0\.bias' .* of the shape \[\] and not"),
+        (lambda t: t.update({"0.weight": t["0.weight"][:2]}), r"shape \[2, 4\] and not float32 of"),
+        (lambda t: t.update({"0.weight": t["0.weight"].half()}), "float16 of .* and not float32"),
+        (lambda t: t.update({"0.weight": t["0.weight"].char()}), "is int8 of the shape"),
+        (lambda t: t.update({"0.more": t["0.bias"] + 1}), r"was saved without a tensor '0\.more'"),
+        (lambda t: t.pop("0.bias"), r"has no tensor '0\.bias'"),
+    ],
+)
+def test_tensors_of_other_types_and_sizes_than_saved_are_refused(saved, change, sentence):
+    file = saved / "state_dict.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    write_safetensors(tensors, file, {"format": "pt"})
+    with pytest.raises(GraphFileError, match=sentence) as refusal:
+        MaseGraph.from_checkpoint(saved)
+    assert str(refusal.value).startswith(("'0", str(file)))
+    assert str(refusal.value).endswith("; copy the whole directory again, or save the graph again")
+
+
+def test_a_file_of_another_part_is_named_once(saved):
+    (saved / "graph.json").write_text('{"format": "mase-graph", ')
+    with pytest.raises(GraphFileError, match="is damaged: ") as refusal:
+        made_from(saved)
+    assert str(refusal.value).count("graph.json") == 1
 
 
 def test_foreign_folders_and_other_versions_are_refused(saved, tmp_path):

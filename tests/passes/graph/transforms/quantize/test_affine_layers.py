@@ -6,11 +6,13 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 
 from chop.actions.search.space.reconfigure import ReconfigurableGraph
 from chop.ir import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.ops import TransposedLinear
 from chop.numerics import frozen_weights
 from chop.numerics.affine import Affine
@@ -20,6 +22,7 @@ from chop.passes.graph.transforms.pruning.shrink import shrunk
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 from chop.passes.graph.transforms.quantize.quantized_funcs import add_affine
 from chop.passes.module import quantize_module_transform_pass
+from tests.saved_tensors import replace_tensors
 
 INPUT = {"data_in_width": 8, "data_in_scale": 0.03}
 CONFIG = {"name": "affine", **INPUT, "weight_width": 8, "weight_axis": 0}
@@ -54,6 +57,25 @@ def graph_of(*steps):
 
 def quantise(**changes):
     return ("quantize", {"by": "type", "default": {"config": CONFIG | changes}})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("weight_scale", lambda t: t * 0, "has numbers from 0 to 0; they must be from 1.17549e-38"),
+        ("weight_scale", lambda t: t * -1, "they must be from 1.17549e-38 to 3.40282e"),
+        ("weight_scale", lambda t: t.int(), "is of the type int32; it must be .*floating-point"),
+        ("data_in_zero_point", lambda t: t + 1000, "they must be from -128 to 127"),
+        ("data_in_zero_point", lambda t: t + 0.5, "is of the type float32; .* of integer numbers"),
+    ],
+)
+def test_scales_and_zero_points_that_none_can_have_are_refused(name, change, sentence, tmp_path):
+    graph_of(quantise()).export(tmp_path / "g")
+    tensors = load_file(tmp_path / "g" / "state_dict.safetensors")
+    tensors[f"head.{name}"] = change(tensors[f"head.{name}"])
+    replace_tensors(tmp_path / "g", tensors)
+    with pytest.raises(GraphFileError, match=f"'{name}' of layer 'head' .*{sentence}"):
+        MaseGraph.from_checkpoint(tmp_path / "g")
 
 
 class TestScalesOfWeights:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from chop.ir.graph.tensor_rules import Kind, TensorRule
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.numerics import NumberFormat
 from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
@@ -33,6 +33,10 @@ class FormatTensors(abc.ABC):
     @abc.abstractmethod
     def shape(self, layer: Any, name: str, fmt: Any) -> tuple[int | None, ...]:
         """Return the shape of the tensors of an operand; None is a size that its values give."""
+
+    def rule(self, layer: Any, name: str, kind: str, fmt: Any, *, trained: bool) -> TensorRule:
+        """Return what a tensor of an operand must be like."""
+        return TensorRule(self.shape(layer, name, fmt), "real" if trained else "number")
 
     @abc.abstractmethod
     def trains(self, kind: str, fmt: Any) -> bool:
@@ -161,12 +165,11 @@ class HasFormatTensors(FormattedLayer):
         """Return what the tensors that belong to formats must be like."""
         rules = {}
         for name, tensor in self.format_tensors().items():
-            owner, _ = self._owners()[name]
+            owner, kind = self._owners()[name]
             fmt = self._format_of(owner)
             kept = tensors_of(fmt)
             if kept is not None:
-                kind: Kind = "real" if tensor.requires_grad else "number"
-                rules[name] = TensorRule(kept.shape(self, owner, fmt), kind)
+                rules[name] = kept.rule(self, owner, kind, fmt, trained=tensor.requires_grad)
         return rules
 
     def format_tensor(self, name: str) -> Tensor | None:

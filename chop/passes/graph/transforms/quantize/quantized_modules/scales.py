@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chop.ir.graph.tensor_rules import TensorRule
 from chop.numerics import NumberFormat
 from chop.numerics.affine import BIAS_WIDTH, CALIBRATED, Affine, no_scale
-from chop.numerics.affine_rounding import ScaledAffine, versions_of
+from chop.numerics.affine_rounding import MIN_SCALE, ScaledAffine, versions_of
 from chop.numerics.scratch import is_plain
 from chop.passes.graph.transforms.quantize.calibrated import (
     ACTIVATIONS,
@@ -38,6 +39,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
 )
 
 KINDS = ("scale", "zero_point")
+MAX = torch.finfo(torch.float32).max
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,6 +204,13 @@ class AffineScales(FormatTensors):
         if fmt.axis is None:
             return ()
         return (None,) if name in ACTIVATIONS else (layer._parameter(name).shape[fmt.axis],)
+
+    def rule(self, layer: Any, name: str, kind: str, fmt: Affine, *, trained: bool) -> TensorRule:
+        shape = self.shape(layer, name, fmt)
+        if kind == "zero_point":
+            return TensorRule(shape, "whole", *fmt.codes)
+        # a scale that is trained is made positive when it is used
+        return TensorRule(shape, "real", -MAX if trained else MIN_SCALE, MAX, unknown=True)
 
     def trains(self, kind: str, fmt: Affine) -> bool:
         return kind == "scale" and fmt.learn
