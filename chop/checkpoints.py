@@ -68,8 +68,8 @@ def _described_as(file: Path, wanted: str) -> Iterator[None]:
         yield
     except UnreadableFile as error:
         raise UnreadableFile(
-            f"{file} is damaged or not a checkpoint ({error.reason}); give {wanted}, or set "
-            f"`load_type` to the type of this file",
+            f"{file} is damaged or not a checkpoint ({error.reason}); copy it again if "
+            f"it was one, or give {wanted} or the `load_type` of this file",
             error.reason,
         ) from error
 

@@ -185,11 +185,12 @@ class Circuit:
             "network": self.network,
         }
 
-    def write(self, hardware: Path) -> Path:
+    def write(self, hardware: str | Path) -> Path:
         """Write the sources and the manifest to `rtl/` in the directory `hardware` of a project.
 
         The sources of an earlier circuit are replaced; files that nobody emitted are not.
         """
+        hardware = Path(hardware)
         rtl = hardware / "rtl"
         sums = {n: hashlib.sha256(t.encode()).hexdigest() for n, t in self.files.items()}
         manifest = json.dumps({**self._described(), "files": sums}, indent=2) + "\n"
@@ -204,8 +205,9 @@ class Circuit:
         return rtl
 
     @classmethod
-    def read(cls, hardware: Path) -> Circuit:
+    def read(cls, hardware: str | Path) -> Circuit:
         """Return the circuit of a project, with its source files as they are now."""
+        hardware = Path(hardware)
         rtl = hardware / "rtl"
         if not hardware.is_dir():
             raise FileNotFoundError(f"there is no circuit in {hardware}; run ch emit first")

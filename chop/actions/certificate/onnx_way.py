@@ -136,6 +136,12 @@ def _column(subject: Subject, file: OnnxFile, how: str | None) -> Column:
         note = "it is not quantised, so that only its score is compared"
         score = subject.score(torch.from_numpy(outputs[session.outputs[0]]))
         return Column("onnx", name, score=score, notes=(note,))
+    left_out = subject.integers.left_out
+    if left_out and not file.has_codes:
+        note = f"only its score is compared, as the integers end before {', '.join(left_out)}"
+        score = subject.score(torch.from_numpy(outputs[session.outputs[0]]))
+        faults = _stale(subject, file)
+        return Column("onnx", name, score=score, faults=faults, notes=(note,), network=file.network)
     if file.has_codes:
         names = _code_outputs(file, session.outputs, subject.integers)
         codes = [_codes(outputs[name]) for name in names]
@@ -227,11 +233,6 @@ def _in_steps(
     integers: IntegerGraph,
 ) -> list[Tensor]:
     """Return float outputs in steps of the codes that they stand for."""
-    if integers.left_out:
-        raise ValueError(
-            f"{file.path} cannot be compared, as the integers end before "
-            f"{', '.join(integers.left_out)}; export it with ch export --format integer"
-        )
     if len(names) < len(integers.outputs):
         raise ValueError(
             f"{file.path} has {len(names)} outputs, and the network has "

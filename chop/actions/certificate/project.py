@@ -123,11 +123,18 @@ def _folder(name: str, project_dir: Path) -> Path:
         )
     saved = any((folder / "software").glob("**/graph.json"))
     if not (saved or onnx_files(folder) or has_circuit(folder)):
+        make = "make one with ch transform MODEL DATASET --config FILE"
+        if _is_searched(folder):
+            make = "build a design of its search with ch search --config FILE --apply best"
         raise ConfigError(
-            f"{folder} is empty: it has no saved graph, ONNX file or circuit to compare; run "
-            f"ch transform --project {folder.name} first"
+            f"{folder} has no saved graph, ONNX file or circuit to compare; "
+            f"{make} --project {folder.name}"
         )
     return folder
+
+
+def _is_searched(folder: Path) -> bool:
+    return any((folder / "software" / "search_ckpts").glob("*.journal"))
 
 
 def _network(folder: Path, recorded: str | None) -> Path:
@@ -155,8 +162,8 @@ def _without_graph(folder: Path) -> str:
     from chop.actions.certificate.verilog_way import has_circuit
 
     parts = ["a circuit"] * has_circuit(folder) + ["ONNX files"] * bool(onnx_files(folder))
-    is_searched = any((folder / "software" / "search_ckpts").glob("*.journal"))
-    apply = "build a design of its search with ch search --apply best, " if is_searched else ""
+    apply = "build a design of its search with ch search --apply best, "
+    apply = apply if _is_searched(folder) else ""
     is_usual = folder.parent == default_project_dir().absolute()
     place = [] if is_usual else ["--project-dir", str(folder.parent)]
     own = shlex.join([*place, "--project", folder.name])

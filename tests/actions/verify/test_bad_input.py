@@ -24,7 +24,10 @@ def test_what_is_no_project_is_refused(here, project, tmp_path):
         ("nothing", "there is no project 'nothing' in"),
         ("q", "there is no project 'q' in"),
         (tmp_path / "other", "is not a project: it has neither software nor hardware in it"),
-        ("empty", "is empty: it has no saved graph, ONNX file or circuit to compare; run"),
+        (
+            "empty",
+            "has no saved graph, ONNX file or circuit to compare; make one with ch transform",
+        ),
     ]:
         code, _, err = here("verify", name, *place)
         assert code == 2

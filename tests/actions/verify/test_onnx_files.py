@@ -3,12 +3,17 @@
 import importlib.util
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from chop.integers import LinearCodes
+from chop.ir import MaseGraph
+from chop.passes import Pipeline, run_pass
 
 from .projects import (
     FEW,
+    NAMES,
     ONNX,
     SAVED,
     certificate,
@@ -18,6 +23,9 @@ from .projects import (
     integers_of,
     write_onnx,
 )
+
+CONFIG = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 5}
+CONFIG |= {"weight_width": 8, "weight_frac_width": 6, "bias_width": 8, "bias_frac_width": 6}
 
 
 def test_a_right_onnx_file_has_no_mismatch_and_the_score_of_the_integers(here, with_onnx):
@@ -204,3 +212,28 @@ def test_codes_beyond_53_bits_that_differ_by_one_are_told_apart():
     found = _codes(np.array([[2**53 + 1], [2**60]]))
     assert compared([own], [found]).mismatches == 1
     assert compared([own], [_codes(own.numpy())]).mismatches == 0
+
+
+def test_a_file_with_the_softmax_that_integers_leave_out_is_scored_and_not_compared(here, tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5), nn.Softmax(-1)).eval()
+    dummy = {"dummy_in": {"input": torch.zeros(2, 16)}}
+    table = {"by": "type", "default": {"config": CONFIG}, "softmax": {"config": {"name": "NA"}}}
+    steps = ["init_metadata", ("add_common_metadata", dummy), ("quantize", table)]
+    graph, _ = Pipeline(steps)(MaseGraph(network))
+    project = tmp_path / "p"
+    graph.export(project / SAVED)
+    for kind in ("qdq", "integer"):
+        _, info = run_pass(
+            "export_onnx",
+            graph,
+            {"format": kind, "save_path": project / f"software/onnx/{kind}.onnx"},
+        )
+        assert any("softmax at the end" in note for note in info["notes"]) == (kind == "integer")
+    place = ("--load", project / SAVED, "--project-dir", tmp_path, "--project", "p")
+    code, out, err = here("verify", *NAMES, *place, *FEW)
+    assert code == 0, out + err
+    ways = {way["file"]: way for way in certificate(project)["ways"]}
+    assert ways[ONNX]["mismatches"] == 0
+    assert ways[ONNX.replace("integer", "qdq")]["mismatches"] is None
+    assert "the integers end before" in ways[ONNX.replace("integer", "qdq")]["notes"][0]

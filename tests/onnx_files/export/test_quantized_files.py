@@ -194,8 +194,8 @@ def test_scales_of_a_grouped_transposed_convolution_differ_from_those_of_its_bia
 @pytest.mark.parametrize(
     ("config", "kind", "text"),
     [
-        (W6A6, "qdq", "rounds to 6 bits, which Q/DQ has not; use `format='qcdq'`"),
-        (integer((4, 2), (4, 2)), "qdq", "rounds to 4 bits, which Q/DQ has not"),
+        (W6A6, "qdq", "rounds to 6 bits, which QuantizeLinear cannot express; use `format='qcdq'`"),
+        (integer((4, 2), (4, 2)), "qdq", "rounds to 4 bits, which QuantizeLinear cannot express"),
         (integer((8, 4), (8, 4), overflow="symmetric"), "qdq", "rounds to a symmetric range"),
         (integer((8, 4), (8, 4), overflow="wrap"), "qcdq", "wraps codes of activations around"),
         (integer((20, 4), (8, 4)), "qcdq", "rounds to 20 bits, and Q/DQ has at most 16"),

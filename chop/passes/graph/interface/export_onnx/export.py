@@ -94,8 +94,10 @@ def _facts(
     except PassArgsError as error:
         return facts, (f"the file cannot be verified: {error}",)
     facts[NETWORK_KEY] = graph_digest(integers)
+    if format == "integer":
+        return facts, tuple(integers.notes)
     widest = max(integers.accumulator_widths.values(), default=0)
-    if format == "integer" or widest <= EXACT_BITS:
+    if widest <= EXACT_BITS:
         return facts, ()
     note = (
         f"the widest sum has {widest} bits, and runtimes may add in float32, which holds "

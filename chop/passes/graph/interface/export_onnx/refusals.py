@@ -38,12 +38,12 @@ REFUSALS: Mapping[str, Refusal] = {
     "width": Refusal(
         "activations of other widths than 8 and 16",
         ("qdq",),
-        "rounds to {width} bits, which Q/DQ has not; use `format='qcdq'`",
+        "rounds to {width} bits, which QuantizeLinear cannot express; use `format='qcdq'`",
     ),
     "symmetric": Refusal(
         "activations with a symmetric range",
         ("qdq",),
-        "rounds to a symmetric range, which Q/DQ has not; use `format='qcdq'`",
+        "rounds to a symmetric range, which QuantizeLinear cannot express; use `format='qcdq'`",
     ),
     "wide": Refusal(
         "activations of more than 16 bits",
