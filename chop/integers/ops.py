@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from chop.integers.builders import BoundsBuilder, Builder, TorchBuilder, Value
 from chop.integers.codes import Codes
 from chop.integers.scale import Scale
 
@@ -40,6 +41,32 @@ class IntegerOp(abc.ABC):
     def label(self) -> str:
         """The name of the op in reports."""
         return type(self).__name__.removesuffix("Codes")
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedOp(IntegerOp):
+    """An op that is composed of the operations of a builder.
+
+    Everything that reads an integer graph has a builder, and takes its code from `meaning`.
+    """
+
+    wide: ClassVar[str] = "a value"  # what a message calls a result of too many bits
+
+    @abc.abstractmethod
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
+        """Return the result in what `b` builds."""
+
+    def result_scale(self, *codes: Codes) -> Scale:
+        """Return the scale of the result; by default that of the first input."""
+        return codes[0].scale
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        return self.meaning(TorchBuilder(inputs), *inputs)
+
+    def result(self, *codes: Codes) -> Codes:
+        bounds = BoundsBuilder(codes, self.wide)
+        found = self.meaning(bounds, *bounds.inputs)
+        return Codes.reaching(found.shape, found.low, found.high, self.result_scale(*codes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,58 +4,53 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from chop.integers.codes import Codes, Word, check_bits
-from chop.integers.ops import IntegerOp, MonotoneOp
+from chop.integers.builders import Builder, Value
+from chop.integers.codes import Codes, Word
+from chop.integers.ops import ComposedOp, IntegerOp, MonotoneOp
 from chop.integers.rounding import SINGLE
 from chop.integers.scale import Scale
 
 
 @dataclass(frozen=True, eq=False)
-class ReluCodes(MonotoneOp):
+class ReluCodes(MonotoneOp, ComposedOp):
     """max(code, 0)."""
 
-    def run(self, *inputs: Tensor) -> Tensor:
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
         (x,) = inputs
-        return x.clamp(min=0)
+        return b.max(x, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class ClampCodes(MonotoneOp):
+class ClampCodes(MonotoneOp, ComposedOp):
     """min(max(code, low), high), as relu6 and hardtanh compute."""
 
     low: int
     high: int
 
-    def run(self, *inputs: Tensor) -> Tensor:
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
         (x,) = inputs
-        return x.clamp(self.low, self.high)
+        return b.clamp(x, self.low, self.high)
 
     def exact_in_float(self, *codes: Codes) -> bool:
         return codes[0].scale.power_of_two
 
 
 @dataclass(frozen=True, eq=False)
-class LeakyReluCodes(IntegerOp):
+class LeakyReluCodes(ComposedOp):
     """code · denominator, or code · numerator if it is negative, in steps of 1 / denominator."""
 
     numerator: int
     denominator: int
+    wide = "a product"
 
-    def run(self, *inputs: Tensor) -> Tensor:
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
         (x,) = inputs
-        return torch.where(x >= 0, x * self.denominator, x * self.numerator)
+        return b.multiply_by_sign(x, self.numerator, self.denominator)
 
-    def result(self, *codes: Codes) -> Codes:
-        (x,) = codes
-        check_bits(x.largest * max(abs(self.numerator), self.denominator), "a product")
-        ends = [self.run(bound)[0] for bound in x.bounds()]
-        low, high = torch.minimum(*ends), torch.maximum(*ends)
-        if self.numerator < 0:  # the smallest result lies at zero
-            low = torch.minimum(low, torch.zeros_like(low))
-        return Codes.reaching(x.shape, low, high, x.scale.divided(self.denominator))
+    def result_scale(self, *codes: Codes) -> Scale:
+        return codes[0].scale.divided(self.denominator)
 
     def exact_in_float(self, *codes: Codes) -> bool:
         (x,) = codes
@@ -91,31 +86,29 @@ class Lookup(IntegerOp):
 
 
 @dataclass(frozen=True, eq=False)
-class Refine(IntegerOp):
+class Refine(ComposedOp):
     """code · factor in steps that are smaller by the factor: the same values on a finer grid."""
 
     factor: Tensor
+    wide = "a value on a finer grid"
 
-    def run(self, *inputs: Tensor) -> Tensor:
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
         (x,) = inputs
-        return x * self.factor.to(x.device)
+        return b.multiply(x, self.factor)
 
-    def result(self, *codes: Codes) -> Codes:
-        (x,) = codes
-        check_bits(x.largest * int(self.factor.max()), "a value on a finer grid")
-        low, high = (self.run(bound)[0] for bound in x.bounds())
-        return Codes.reaching(x.shape, low, high, x.scale.divided(self.factor))
+    def result_scale(self, *codes: Codes) -> Scale:
+        return codes[0].scale.divided(self.factor)
 
 
 @dataclass(frozen=True, eq=False)
-class ConstantCodes(IntegerOp):
+class ConstantCodes(ComposedOp):
     """Codes that are the same for every sample."""
 
     value: Tensor
     scale: Scale
 
-    def run(self, *inputs: Tensor) -> Tensor:
-        return self.value.unsqueeze(0)
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
+        return b.constant(self.value)
 
-    def result(self, *codes: Codes) -> Codes:
-        return Codes.reaching(tuple(self.value.shape), self.value, self.value, self.scale)
+    def result_scale(self, *codes: Codes) -> Scale:
+        return self.scale

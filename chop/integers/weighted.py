@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.integers.builders import Builder, Value
 from chop.integers.codes import MAX_BITS, Codes, TooWide, bits_for, check_bits
-from chop.integers.ops import IntegerOp, OnDevices
+from chop.integers.ops import ComposedOp, IntegerOp, OnDevices
 from chop.integers.rounding import DOUBLE, SINGLE, exact_kernels, exact_sums
 from chop.integers.scale import Scale
 from chop.registry import not_defined
@@ -169,32 +170,20 @@ class ConvCodes(WeightedOp):
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelAffine(IntegerOp):
+class ChannelAffine(ComposedOp):
     """multiplier · code + offset, one pair per channel: a batch norm that is not folded."""
 
     multiplier: Tensor
     offset: Tensor
     scale: Scale
-    kept: OnDevices = field(init=False, repr=False)
+    wide = "an accumulator"
 
-    def __post_init__(self) -> None:
-        kept = OnDevices(multiplier=self.multiplier, offset=self.offset)
-        object.__setattr__(self, "kept", kept)
-
-    def run(self, *inputs: Tensor) -> Tensor:
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
         (x,) = inputs
-        multiplier, offset = self.kept.get("multiplier", x), self.kept.get("offset", x)
-        assert multiplier is not None
-        assert offset is not None
-        rest = [1] * (x.ndim - 2)
-        return (x * multiplier.view(-1, *rest)).add_(offset.view(-1, *rest))
+        return b.affine(x, b.by_channel(self.multiplier), b.by_channel(self.offset))
 
-    def result(self, *codes: Codes) -> Codes:
-        (x,) = codes
-        reach = x.largest * int(self.multiplier.abs().max()) + int(self.offset.abs().max())
-        check_bits(reach, "an accumulator")
-        ends = [self.run(bound)[0] for bound in x.bounds()]
-        return Codes.reaching(x.shape, torch.minimum(*ends), torch.maximum(*ends), self.scale)
+    def result_scale(self, *codes: Codes) -> Scale:
+        return self.scale
 
     def exact_in_float(self, *codes: Codes) -> bool:
         return False

@@ -139,9 +139,11 @@ FAULTS = {
     "padding has another value": (
         SIMULATION, moving.PadCodes, "run", without("code", lambda code: code + 1)),
     "values are joined in another order": (
-        SIMULATION, combining.ConcatCodes, "run", before(lambda op, *x: (op, *x[::-1]))),
+        SIMULATION, combining.ConcatCodes, "meaning",
+        before(lambda op, b, *x: (op, b, *x[::-1]))),
     "a difference is turned round": (
-        SIMULATION, combining.SubtractCodes, "run", before(lambda op, a, b: (op, b, a))),
+        SIMULATION, combining.SubtractCodes, "meaning",
+        before(lambda op, b, *x: (op, b, *x[::-1]))),
     "the last entry of a table": (
         SIMULATION, pointwise.Lookup, "run",
         without("entries", lambda entries: torch.cat([entries[:-1], entries[-1:] + 1]))),
