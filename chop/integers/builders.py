@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import abc
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -114,102 +112,82 @@ def _beside(x: Tensor, y: Tensor | int) -> Tensor | int:
     return y.to(x.device) if isinstance(y, Tensor) and y.device != x.device else y
 
 
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """The lowest and the highest numbers of a value, which broadcast to its shape without batch."""
+class Interval(NamedTuple):
+    """The lowest and the highest numbers of a value, each as a batch of one."""
 
-    shape: tuple[int, ...]
     low: Tensor
     high: Tensor
-    largest: int  # no magnitude is larger
-
-    @classmethod
-    def around(cls, y: Interval | Tensor | int) -> Interval:
-        """Return an operand as an interval."""
-        if isinstance(y, Interval):
-            return y
-        numbers = torch.as_tensor(y)
-        return cls(tuple(numbers.shape), numbers, numbers, int(numbers.abs().max()))
 
     @property
-    def full(self) -> tuple[Tensor, Tensor]:
-        """Both ends in the full shape, each as a batch of one."""
-        return self.low.expand(self.shape)[None], self.high.expand(self.shape)[None]
+    def ends(self) -> tuple[int, int]:
+        return int(self.low.min()), int(self.high.max())
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude."""
+        return max(map(abs, self.ends))
 
 
 class BoundsBuilder(Builder[Interval]):
-    """Computes bounds: intervals of all numbers that occur, which must fit an accumulator.
+    """Computes intervals of all numbers that occur, none of which may be too wide.
 
-    `wide` is what a message calls a result of too many bits.
+    `wide` is what a message calls such a result.
     """
 
     def __init__(self, codes: Sequence[Codes], wide: str = "a value") -> None:
-        self.inputs = [Interval(x.shape, x.low, x.high, x.largest) for x in codes]
+        self.inputs = [Interval(*x.bounds()) for x in codes]
         self.wide = wide
-        self._seen = [*self.inputs]
+        self.numbers = [end for x in self.inputs for end in x.ends]  # of operands and results, too
 
     @property
     def rank(self) -> int:
-        return max(len(x.shape) for x in self.inputs)
+        return max(x.low.ndim for x in self.inputs) - 1
 
-    @property
-    def numbers(self) -> list[int]:
-        """The ends of all inputs, operands and results."""
-        ends = (end for value in self._seen for end in (value.low.min(), value.high.max()))
-        return [int(end) for end in ends]
+    def _known(self, y: Interval | Tensor | int) -> Interval:
+        """Return an operand as an interval."""
+        if not isinstance(y, Interval):
+            y = Interval(numbers := torch.as_tensor(y), numbers)
+        self.numbers += y.ends
+        return y
 
-    def _new(self, value: Interval) -> Interval:
-        self._seen.append(value)
-        return value
-
-    def _checked(self, largest: int) -> int:
-        check_bits(largest, self.wide)
-        return largest
-
-    def _ends(self, x: Interval, y: Interval, ends: Sequence[Tensor], largest: int) -> Interval:
-        shape: torch.Size = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
-        low, high = reduce(torch.minimum, ends), reduce(torch.maximum, ends)
-        return self._new(Interval(tuple(shape), low, high, largest))
+    def _over(self, ends: Iterable[Tensor]) -> Interval:
+        """Return the interval over the results for all ends of the operands."""
+        results = list(ends)
+        low, high = reduce(torch.minimum, results), reduce(torch.maximum, results)
+        return self._known(Interval(low, high))
 
     def constant(self, numbers: Tensor) -> Interval:
-        return self._new(Interval.around(numbers))
+        return self._known(Interval(numbers.unsqueeze(0), numbers.unsqueeze(0)))
 
     def max(self, x: Interval, bound: int) -> Interval:
-        largest = max(x.largest, abs(bound))
-        return self._new(Interval(x.shape, x.low.clamp(bound), x.high.clamp(bound), largest))
+        return self._over(end.clamp(min=bound) for end in x)
 
     def clamp(self, x: Interval, low: int, high: int) -> Interval:
-        ends = x.low.clamp(low, high), x.high.clamp(low, high)
-        return self._new(Interval(x.shape, *ends, max(abs(low), abs(high))))
+        return self._over(end.clamp(low, high) for end in x)
 
     def multiply_by_sign(self, x: Interval, negative: int, other: int) -> Interval:
-        largest = self._checked(x.largest * max(abs(negative), abs(other)))
-        ends = [torch.where(end < 0, end * negative, end * other) for end in (x.low, x.high)]
-        if (negative < 0) != (other < 0):  # the result turns round at zero
-            ends.append(torch.zeros_like(x.low))
-        for factor in (negative, other):
-            self._new(Interval.around(factor))
-        return self._ends(x, x, ends, largest)
+        check_bits(x.largest * max(abs(negative), abs(other)), self.wide)
+        self.numbers += negative, other
+        # where the result turns round, its end is at zero
+        turn = [torch.zeros_like(x.low)] if (negative < 0) != (other < 0) else []
+        return self._over(
+            [*(torch.where(end < 0, end * negative, end * other) for end in x), *turn]
+        )
 
     def add(self, x: Interval, y: Interval | Tensor | int) -> Interval:
-        y = self._new(Interval.around(y))
-        largest = self._checked(x.largest + y.largest)
-        return self._ends(x, y, (x.low + y.low, x.high + y.high), largest)
+        y = self._known(y)
+        check_bits(x.largest + y.largest, self.wide)
+        return self._over((x.low + y.low, x.high + y.high))
 
     def subtract(self, x: Interval, y: Interval | Tensor | int) -> Interval:
-        y = self._new(Interval.around(y))
-        largest = self._checked(x.largest + y.largest)
-        return self._ends(x, y, (x.low - y.high, x.high - y.low), largest)
+        y = self._known(y)
+        check_bits(x.largest + y.largest, self.wide)
+        return self._over((x.low - y.high, x.high - y.low))
 
     def multiply(self, x: Interval, y: Interval | Tensor | int) -> Interval:
-        y = self._new(Interval.around(y))
-        largest = self._checked(x.largest * y.largest)
-        pairs = itertools.product((x.low, x.high), (y.low, y.high))
-        return self._ends(x, y, [a * b for a, b in pairs], largest)
+        y = self._known(y)
+        check_bits(x.largest * y.largest, self.wide)
+        return self._over(a * b for a in x for b in y)
 
     def concat(self, values: Sequence[Interval], dim: int) -> Interval:
-        low, high = (
-            torch.cat(ends, dim)[0] for ends in zip(*(x.full for x in values), strict=True)
-        )
-        largest = max(x.largest for x in values)
-        return self._new(Interval(tuple(low.shape), low, high, largest))
+        return self._known(Interval(*(torch.cat(ends, dim) for ends in zip(*values, strict=True))))

@@ -65,8 +65,8 @@ class ComposedOp(IntegerOp):
 
     def result(self, *codes: Codes) -> Codes:
         bounds = BoundsBuilder(codes, self.wide)
-        found = self.meaning(bounds, *bounds.inputs)
-        return Codes.reaching(found.shape, found.low, found.high, self.result_scale(*codes))
+        low, high = (end[0] for end in self.meaning(bounds, *bounds.inputs))
+        return Codes.reaching(tuple(low.shape), low, high, self.result_scale(*codes))
 
 
 @dataclass(frozen=True, eq=False)
