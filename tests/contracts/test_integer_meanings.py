@@ -28,7 +28,7 @@ from chop.integers import (
     Word,
 )
 from chop.integers.builders import BoundsBuilder, TorchBuilder
-from chop.integers.ops import ComposedOp
+from chop.integers.op import ComposedOp
 
 ONE = Scale.power(0)
 SIGNED, SHORT, COUNTS = (

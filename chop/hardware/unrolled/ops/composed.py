@@ -14,7 +14,7 @@ from chop.hardware.unrolled.ops.weighted import digits
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import ChannelAffine, Codes, MultiplyCodes
 from chop.integers.builders import Builder
-from chop.integers.ops import ComposedOp
+from chop.integers.op import ComposedOp
 
 
 class SymbolBuilder(Builder[Array]):

@@ -16,7 +16,7 @@ from chop.hardware.unrolled.ops.windows import OUTSIDE, windows
 from chop.hardware.unrolled.progress import adders_done
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import Codes, ConvCodes, LinearCodes
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 
 # inputs times the square of powers of two: alkaid's time for a matrix, about 5 s, in which it shows
 # no progress and Ctrl-C has no effect

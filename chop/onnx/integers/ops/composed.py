@@ -8,7 +8,7 @@ from torch import Tensor
 
 from chop.integers import Codes
 from chop.integers.builders import BoundsBuilder, Builder
-from chop.integers.ops import ComposedOp
+from chop.integers.op import ComposedOp
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.writer import BOOL, Operand, Writer, WrittenValue, numbers_dtype
 

@@ -1,23 +1,20 @@
-"""Linear layers, convolutions and batch norms on codes."""
+"""Sums of products with constant weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from chop.integers.builders import Builder, Value
 from chop.integers.codes import MAX_BITS, Codes, TooWide, bits_for, check_bits
-from chop.integers.ops import ComposedOp, IntegerOp, OnDevices
-from chop.integers.rounding import DOUBLE, SINGLE, exact_kernels, exact_sums
+from chop.integers.op import IntegerOp, OnDevices
+from chop.integers.rounding import DOUBLE, SINGLE, exact_sums
 from chop.integers.scale import Scale
 from chop.registry import not_defined
 
-CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 MAX_WEIGHT = 2**44  # sum of the magnitudes of the weights of one output
 
 
@@ -127,67 +124,3 @@ class WeightedOp(IntegerOp):
     @property
     def label(self) -> str:
         return f"{type(self).__name__} w{self.weight_width}"
-
-
-@dataclass(frozen=True, eq=False)
-class LinearCodes(WeightedOp):
-    """x W' + b over the last dimension."""
-
-    def products(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, weight, bias)
-
-    @property
-    def rank(self) -> int:
-        return 0
-
-    @property
-    def label(self) -> str:
-        return f"Linear w{self.weight_width}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ConvCodes(WeightedOp):
-    """A convolution of one to three dimensions, padded with zeros."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int = 1
-
-    def products(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        settings = (self.stride, self.padding, self.dilation, self.groups)
-        with exact_kernels():
-            result: Tensor = CONVOLUTIONS[self.rank](x, weight, bias, *settings)
-        return result
-
-    @property
-    def rank(self) -> int:
-        return self.weight.ndim - 2
-
-    @property
-    def label(self) -> str:
-        return f"Conv{self.rank}d w{self.weight_width}"
-
-
-@dataclass(frozen=True, eq=False)
-class ChannelAffine(ComposedOp):
-    """multiplier · code + offset, one pair per channel: a batch norm that is not folded."""
-
-    multiplier: Tensor
-    offset: Tensor
-    scale: Scale
-    wide = "an accumulator"
-
-    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
-        (x,) = inputs
-        return b.affine(x, b.by_channel(self.multiplier), b.by_channel(self.offset))
-
-    def result_scale(self, *codes: Codes) -> Scale:
-        return self.scale
-
-    def exact_in_float(self, *codes: Codes) -> bool:
-        return False
-
-    @property
-    def label(self) -> str:
-        return "Affine"

@@ -1,0 +1,24 @@
+"""Codes within bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chop.integers.builders import Builder, Value
+from chop.integers.codes import Codes
+from chop.integers.op import ComposedOp, MonotoneOp
+
+
+@dataclass(frozen=True, eq=False)
+class ClampCodes(MonotoneOp, ComposedOp):
+    """min(max(code, low), high), as relu6 and hardtanh compute."""
+
+    low: int
+    high: int
+
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
+        (x,) = inputs
+        return b.clamp(x, self.low, self.high)
+
+    def exact_in_float(self, *codes: Codes) -> bool:
+        return codes[0].scale.power_of_two
