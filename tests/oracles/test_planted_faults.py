@@ -10,6 +10,7 @@ from chop import integers
 from chop.hardware.streaming.components.pool import PoolComponent
 from chop.hardware.streaming.components.requantize import RequantizeComponent
 from chop.hardware.streaming.memory import Memory
+from chop.hardware.streaming.modules import module_text
 from chop.hardware.unrolled import logic, symbols
 from chop.hardware.unrolled.ops import moving as unrolled_moving
 from chop.hardware.unrolled.ops import requantize as unrolled_requantize
@@ -184,7 +185,7 @@ def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path, package):
     ways, home, name, change = FAULTS[fault]
     monkeypatch.setenv("MASE_CACHE", str(tmp_path))
     logic.forget_logic()
-    original = home.__dict__[name]
+    original = module_text(home.module) if name == "template" else home.__dict__[name]
     bound = isinstance(original, classmethod)
     planted = change(getattr(home, name) if bound else original)
     monkeypatch.setattr(home, name, staticmethod(planted) if bound else planted)
