@@ -138,6 +138,7 @@ class BoundsBuilder(Builder[Interval]):
         self.inputs = [Interval(*x.bounds()) for x in codes]
         self.wide = wide
         self.numbers = [end for x in self.inputs for end in x.ends]  # of operands and results, too
+        self.reach = 0  # of sums and products
 
     @property
     def rank(self) -> int:
@@ -149,6 +150,10 @@ class BoundsBuilder(Builder[Interval]):
             y = Interval(numbers := torch.as_tensor(y), numbers)
         self.numbers += y.ends
         return y
+
+    def _check(self, largest: int) -> None:
+        check_bits(largest, self.wide)
+        self.reach = max(self.reach, largest)
 
     def _over(self, ends: Iterable[Tensor]) -> Interval:
         """Return the interval over the results for all ends of the operands."""
@@ -166,7 +171,7 @@ class BoundsBuilder(Builder[Interval]):
         return self._over(end.clamp(low, high) for end in x)
 
     def multiply_by_sign(self, x: Interval, negative: int, other: int) -> Interval:
-        check_bits(x.largest * max(abs(negative), abs(other)), self.wide)
+        self._check(x.largest * max(abs(negative), abs(other)))
         self.numbers += negative, other
         # where the result turns round, its end is at zero
         turn = [torch.zeros_like(x.low)] if (negative < 0) != (other < 0) else []
@@ -176,17 +181,17 @@ class BoundsBuilder(Builder[Interval]):
 
     def add(self, x: Interval, y: Interval | Tensor | int) -> Interval:
         y = self._known(y)
-        check_bits(x.largest + y.largest, self.wide)
+        self._check(x.largest + y.largest)
         return self._over((x.low + y.low, x.high + y.high))
 
     def subtract(self, x: Interval, y: Interval | Tensor | int) -> Interval:
         y = self._known(y)
-        check_bits(x.largest + y.largest, self.wide)
+        self._check(x.largest + y.largest)
         return self._over((x.low - y.high, x.high - y.low))
 
     def multiply(self, x: Interval, y: Interval | Tensor | int) -> Interval:
         y = self._known(y)
-        check_bits(x.largest * y.largest, self.wide)
+        self._check(x.largest * y.largest)
         return self._over(a * b for a in x for b in y)
 
     def concat(self, values: Sequence[Interval], dim: int) -> Interval:

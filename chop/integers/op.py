@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chop.integers.builders import BoundsBuilder, Builder, TorchBuilder, Value
 from chop.integers.codes import Codes
+from chop.integers.rounding import SINGLE
 from chop.integers.scale import Scale
 
 
@@ -67,6 +68,17 @@ class ComposedOp(IntegerOp):
         bounds = BoundsBuilder(codes, self.wide)
         low, high = (end[0] for end in self.meaning(bounds, *bounds.inputs))
         return Codes.reaching(tuple(low.shape), low, high, self.result_scale(*codes))
+
+
+@dataclass(frozen=True, eq=False)
+class ArithmeticOp(ComposedOp):
+    """A composed op that float32 computes exactly on powers of two, if its numbers are small."""
+
+    def exact_in_float(self, *codes: Codes) -> bool:
+        bounds = BoundsBuilder(codes, self.wide)
+        self.meaning(bounds, *bounds.inputs)
+        scales = (*(x.scale for x in codes), self.result_scale(*codes))
+        return bounds.reach <= SINGLE and all(scale.power_of_two for scale in scales)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chop.integers.builders import Builder, Value
-from chop.integers.codes import Codes
-from chop.integers.op import ComposedOp, MonotoneOp
+from chop.integers.op import ArithmeticOp, MonotoneOp
 
 
 @dataclass(frozen=True, eq=False)
-class ClampCodes(MonotoneOp, ComposedOp):
+class ClampCodes(MonotoneOp, ArithmeticOp):
     """min(max(code, low), high), as relu6 and hardtanh compute."""
 
     low: int
@@ -19,6 +18,3 @@ class ClampCodes(MonotoneOp, ComposedOp):
     def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
         (x,) = inputs
         return b.clamp(x, self.low, self.high)
-
-    def exact_in_float(self, *codes: Codes) -> bool:
-        return codes[0].scale.power_of_two

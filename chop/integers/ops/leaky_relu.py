@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from chop.integers.builders import Builder, Value
 from chop.integers.codes import Codes
-from chop.integers.op import ComposedOp
-from chop.integers.rounding import SINGLE
+from chop.integers.op import ArithmeticOp
 from chop.integers.scale import Scale
 
 
 @dataclass(frozen=True, eq=False)
-class LeakyReluCodes(ComposedOp):
+class LeakyReluCodes(ArithmeticOp):
     """code · denominator, or code · numerator if it is negative, in steps of 1 / denominator."""
 
     numerator: int
@@ -25,12 +24,6 @@ class LeakyReluCodes(ComposedOp):
 
     def result_scale(self, *codes: Codes) -> Scale:
         return codes[0].scale.divided(self.denominator)
-
-    def exact_in_float(self, *codes: Codes) -> bool:
-        (x,) = codes
-        power = self.denominator & (self.denominator - 1) == 0
-        largest = x.largest * max(abs(self.numerator), self.denominator)
-        return power and x.scale.power_of_two and largest <= SINGLE
 
     @property
     def label(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chop.integers.builders import Builder, Value
-from chop.integers.ops.add import SumOp
+from chop.integers.op import ArithmeticOp
 
 
 @dataclass(frozen=True, eq=False)
-class SubtractCodes(SumOp):
+class SubtractCodes(ArithmeticOp):
     """a - b, for codes of one scale."""
 
     wide = "a difference"
