@@ -12,11 +12,12 @@ from tabulate import tabulate
 from torch import Tensor
 
 from chop.integers.codes import Codes, Word
-from chop.integers.edges import EdgeTables
-from chop.integers.moving import ArgMaxCodes, AvgPoolCodes
-from chop.integers.ops import IntegerOp
-from chop.integers.requantize import QuantizeInput
-from chop.integers.weighted import WeightedOp
+from chop.integers.op import IntegerOp
+from chop.integers.ops.argmax import ArgMaxCodes
+from chop.integers.ops.avg_pool import AvgPoolCodes
+from chop.integers.ops.edge_tables import EdgeTables
+from chop.integers.ops.requantize import QuantizeInput
+from chop.integers.ops.weighted import WeightedOp
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from chop.integers.codes import Word
 from chop.integers.graph import IntegerGraph
-from chop.integers.requantize import QuantizeInput
+from chop.integers.ops.requantize import QuantizeInput
 
 __all__ = ["boundary_inputs", "input_words", "random_inputs"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chop.integers.codes import bits_for
 from chop.integers.graph import IntegerGraph
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 
 KERNEL_BITS = 8  # of the codes that runtimes have integer kernels for
 RUNTIME_BITS = 32  # of the sums of these kernels

@@ -6,13 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from chop import integers
 from chop.hardware.streaming.components.pool import PoolComponent
 from chop.hardware.streaming.components.requantize import RequantizeComponent
 from chop.hardware.streaming.memory import Memory
+from chop.hardware.streaming.modules import module_text
 from chop.hardware.unrolled import logic, symbols
 from chop.hardware.unrolled.ops import moving as unrolled_moving
 from chop.hardware.unrolled.ops import requantize as unrolled_requantize
-from chop.integers import codes, combining, moving, pointwise, requantize, weighted
+from chop.integers import codes
+from chop.integers.ops import requantize
 from chop.onnx.integers.ops import requantize as onnx_requantize
 from chop.onnx.integers.ops import weighted as onnx_weighted
 from chop.passes.graph.interface.export_onnx import qdq
@@ -131,19 +134,21 @@ FAULTS = {
     "a bias is off by one": (SIMULATION, weighted_rules, "_bias_codes", bias_off_by_one),
     "scales of the next channel": (SIMULATION, weighted_rules, "weight_codes", next_channel),
     "dilations are ignored": (
-        SIMULATION, weighted.ConvCodes, "products", without("dilation", lambda d: (1,) * len(d))),
+        SIMULATION, integers.ConvCodes, "products", without("dilation", lambda d: (1,) * len(d))),
     "ceil_mode is ignored": (
-        SIMULATION, moving.MaxPoolCodes, "_pooled", without("ceil", lambda ceil: False)),
+        SIMULATION, integers.MaxPoolCodes, "_pooled", without("ceil", lambda ceil: False)),
     "padding counts in a mean": (
-        SIMULATION, moving.AvgPoolCodes, "counts", without("count_padding", lambda count: True)),
+        SIMULATION, integers.AvgPoolCodes, "counts", without("count_padding", lambda count: True)),
     "padding has another value": (
-        SIMULATION, moving.PadCodes, "run", without("code", lambda code: code + 1)),
+        SIMULATION, integers.PadCodes, "run", without("code", lambda code: code + 1)),
     "values are joined in another order": (
-        SIMULATION, combining.ConcatCodes, "run", before(lambda op, *x: (op, *x[::-1]))),
+        SIMULATION, integers.ConcatCodes, "meaning",
+        before(lambda op, b, *x: (op, b, *x[::-1]))),
     "a difference is turned round": (
-        SIMULATION, combining.SubtractCodes, "run", before(lambda op, a, b: (op, b, a))),
+        SIMULATION, integers.SubtractCodes, "meaning",
+        before(lambda op, b, *x: (op, b, *x[::-1]))),
     "the last entry of a table": (
-        SIMULATION, pointwise.Lookup, "run",
+        SIMULATION, integers.Lookup, "run",
         without("entries", lambda entries: torch.cat([entries[:-1], entries[-1:] + 1]))),
     # files
     "integer: ties go up": (
@@ -180,7 +185,7 @@ def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path, package):
     ways, home, name, change = FAULTS[fault]
     monkeypatch.setenv("MASE_CACHE", str(tmp_path))
     logic.forget_logic()
-    original = home.__dict__[name]
+    original = module_text(home.module) if name == "template" else home.__dict__[name]
     bound = isinstance(original, classmethod)
     planted = change(getattr(home, name) if bound else original)
     monkeypatch.setattr(home, name, staticmethod(planted) if bound else planted)

@@ -14,7 +14,7 @@ from chop.hardware.estimate.formula import CodeRange, Target
 from chop.hardware.estimate.weights import effective_bits
 from chop.integers import Codes, ConvCodes, IntegerNode, MixedWord, Word
 from chop.integers.mixed import element_widths
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 
 __all__ = ["own_widths", "product_bits", "rounded_by_element", "span_of", "without_dead_inputs"]
 

@@ -60,7 +60,7 @@ from chop.integers import (
     SubtractCodes,
     Word,
 )
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 from chop.registry import ByClass
 
 __all__ = ["FORMULAS", "Site", "facts_of", "has_formula", "span_of", "target_of"]

@@ -11,7 +11,7 @@ from chop.hardware.streaming.modules import PLUMBING, module_text, needed_module
 from chop.hardware.streaming.plan import StreamPlan, make_plan
 from chop.hardware.streaming.top import Top, write_top
 from chop.integers import IntegerGraph, IntegerNode, MixedWord, QuantizeInput, Requantize
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 
 __all__ = ["streaming_circuit"]
 

@@ -20,7 +20,7 @@ from chop.hardware.unrolled.progress import on_adders
 from chop.hardware.unrolled.sources import SHARED, source_files
 from chop.integers import IntegerGraph
 from chop.integers.codes import bits_for
-from chop.integers.requantize import QuantizeInput
+from chop.integers.ops.requantize import QuantizeInput
 
 __all__ = ["unrolled_circuit"]
 

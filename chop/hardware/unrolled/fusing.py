@@ -16,7 +16,7 @@ from chop.integers import (
     NeuronTables,
     Requantize,
 )
-from chop.integers.requantize import QuantizeInput
+from chop.integers.ops.requantize import QuantizeInput
 
 __all__ = ["RoundedAffine", "fused"]
 

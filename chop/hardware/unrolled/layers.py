@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from chop.hardware.unrolled.fusing import fused
 from chop.hardware.unrolled.registry import UNROLLED
 from chop.integers import IntegerGraph, IntegerNode
-from chop.integers.requantize import QuantizeInput
+from chop.integers.ops.requantize import QuantizeInput
 
 __all__ = ["Layer", "layers_of"]
 

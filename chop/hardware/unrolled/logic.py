@@ -33,7 +33,7 @@ __all__ = ["LayerLogic", "forget_logic", "layer_logic"]
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 256
-OURS = "chop.hardware.unrolled.ops."
+OURS = ("chop.hardware.unrolled.", "chop.integers.")
 VECTORS = 32  # random ones, with which logic is checked
 
 
@@ -127,9 +127,10 @@ def _from_disk(graph: IntegerGraph, layer: Layer, key: str) -> LayerLogic | None
 
 
 def _is_ours(layer: Layer) -> bool:
-    """Return whether the functions of all ops are in this package, whose code is in the key."""
-    functions = [UNROLLED[type(node.op)].function for node in layer.nodes]
-    return all(function.__module__.startswith(OURS) for function in functions)
+    """Return whether all ops and their functions are in packages whose code is in the key."""
+    ops = [type(node.op) for node in layer.nodes]
+    homes = [home for op in ops for home in (op, UNROLLED[op].function)]
+    return all(home.__module__.startswith(OURS) for home in homes)
 
 
 def _traced(graph: IntegerGraph, layer: Layer) -> Logic:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from chop import integers
 from chop.caches import forget_oldest
 from chop.files import cache_folder, write_whole
 from chop.hardware.unrolled.stages import Logic
@@ -41,12 +42,12 @@ def entry_of(key: str) -> Path:
 
 @cache
 def _code() -> str:
-    """Return a checksum of what turns a layer into logic: this package, and alkaid's version."""
+    """Return a checksum of what turns a layer into logic: ops, this package, alkaid's version."""
     told = hashlib.sha256(metadata.version("alkaid").encode())
-    package = Path(__file__).parent
-    for file in sorted(package.rglob("*.py")):
-        told.update(file.relative_to(package).as_posix().encode())
-        told.update(file.read_bytes())
+    for package in (Path(integers.__file__).parent, Path(__file__).parent):
+        for file in sorted(package.rglob("*.py")):
+            told.update(file.relative_to(package).as_posix().encode())
+            told.update(file.read_bytes())
     return told.hexdigest()
 
 

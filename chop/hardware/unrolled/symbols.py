@@ -178,7 +178,9 @@ def affine(symbol: Any, factor: int, offset: int) -> Any:
 
 
 def multiplied(symbol: Any, other: Any) -> Any:
-    """Return the product of two symbols."""
+    """Return the product of two symbols, or of a symbol and an integer of any size."""
+    if isinstance(other, int):
+        return affine(symbol, other, 0)
     if symbol.low == symbol.high:
         symbol, other = other, symbol
     return affine(symbol, int(other.low), 0) if other.low == other.high else symbol * other
@@ -208,13 +210,14 @@ def clamped(symbol: Any, low: int, high: int) -> Any:
         return constant(low if low >= symbol.high else high)
     bits = high.bit_length()
     if high + 1 != 1 << bits or low not in (0, ~high, -high) or symbol.step != 1:
-        return _at_most(_at_least(symbol, low), high)
+        return _at_most(at_least(symbol, low), high)
     if symbol.low >= 0 or low == 0:
         return _clamped_above(symbol.relu(), bits)
     return _clamped_to_width(symbol, bits, symmetric=low == -high)
 
 
-def _at_least(symbol: Any, low: int) -> Any:
+def at_least(symbol: Any, low: int) -> Any:
+    """Return max(symbol, low)."""
     if symbol.low >= low or is_short(low):
         return symbol.max_of(low)
     return _replaced(plus(symbol, -low).is_negative(), low, symbol)

@@ -12,7 +12,7 @@ from torch import nn
 from chop.hardware.unrolled import layer_logic, layers_of, logic, logic_cache, unrolled_circuit
 from chop.hardware.unrolled.ops.weighted import linear
 from chop.hardware.unrolled.registry import unrolls
-from chop.integers import LinearCodes, Scale
+from chop.integers import LinearCodes, ReluCodes, Scale
 
 from .graphs import of_input, perceptron, quantised
 
@@ -134,10 +134,20 @@ def own_linear(op, inputs, codes):
     return linear(op, inputs, codes)
 
 
-def test_ops_with_functions_of_ones_own_are_traced_by_each_process(folder, traced):
+class OwnRelu(ReluCodes):
+    """An op whose meaning is not part of MASE."""
+
+    def meaning(self, b, *inputs):
+        return b.max(b.add(*inputs, 1), 0)
+
+
+WEIGHT = torch.randint(-8, 8, (10, 12), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("op", [OwnLinear(WEIGHT, None, Scale.power(-2), 4), OwnRelu()])
+def test_ops_of_ones_own_are_traced_by_each_process(op, folder, traced):
     graph = of_input(5, (12,))
-    weight = torch.randint(-8, 8, (10, 12), generator=torch.Generator().manual_seed(0))
-    graph.add("own", OwnLinear(weight, None, Scale.power(-2), 4), ["x_codes"], "own")
+    graph.add("own", op, ["x_codes"], "own")
     graph.outputs.append("own")
     for _ in range(2):
         logic.forget_logic()

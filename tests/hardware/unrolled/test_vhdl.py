@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from chop.hardware.unrolled import unrolled_circuit
-from chop.integers.requantize import QuantizeInput
+from chop.integers.ops.requantize import QuantizeInput
 
 from .graphs import Residual, perceptron, quantised
 

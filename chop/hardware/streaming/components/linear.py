@@ -12,7 +12,7 @@ from chop.hardware.streaming.memory import Memory
 from chop.hardware.streaming.stream import FILLER, Places, Stream, in_lanes
 from chop.integers import IntegerNode, LinearCodes
 from chop.integers.codes import bits_for
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 from chop.registry import not_defined
 
 

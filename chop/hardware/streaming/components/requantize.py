@@ -18,7 +18,7 @@ from chop.hardware.streaming.division import DIVIDE_DELAY, ROUNDINGS, Division
 from chop.hardware.streaming.memory import Memory
 from chop.hardware.streaming.stream import Places
 from chop.integers import IntegerNode, Requantize
-from chop.integers.requantize import LIMB, STICKY
+from chop.integers.ops.requantize import LIMB, STICKY
 
 MAX_MULTIPLIER_BITS = 48
 

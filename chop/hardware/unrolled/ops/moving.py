@@ -13,7 +13,7 @@ from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.ops.windows import OUTSIDE, windows
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import ArgMaxCodes, AvgPoolCodes, Codes, MaxPoolCodes, PadCodes
-from chop.integers.ops import IntegerOp, MovingOp
+from chop.integers.op import IntegerOp, MovingOp
 
 
 def nothing(op: IntegerOp, codes: Sequence[Codes]) -> int:

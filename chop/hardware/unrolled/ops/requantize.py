@@ -19,7 +19,7 @@ from chop.hardware.unrolled.ops.ratios import (
 )
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import Codes, Requantize, TooWide, Word
-from chop.integers.requantize import LIMB, STICKY
+from chop.integers.ops.requantize import LIMB, STICKY
 from chop.numerics.integer import Rounding
 
 ROUND_MODES = {"even": "RND_CONV", "up": "RND", "floor": "TRN"}

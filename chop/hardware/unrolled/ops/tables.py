@@ -1,7 +1,8 @@
-"""Truth tables of several inputs, and signs."""
+"""Tables of one value, truth tables of several, and signs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -11,11 +12,29 @@ import numpy as np
 from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.hardware.unrolled.symbols import LIMB
-from chop.integers import Codes, NeuronTables, ResidualSigns
+from chop.integers import Codes, Lookup, NeuronTables, ResidualSigns
 
 FEW_BITS = 8  # of a value whose signs are a table rather than comparisons
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def table_adders(op: Lookup, codes: Sequence[Codes]) -> int:
+    """A table of six inputs takes as many LUTs as its result has bits, as an adder does."""
+    return math.prod(codes[-1].shape) * max(1, len(op.entries) >> 6)
+
+
+@unrolls(Lookup, adders=table_adders)
+def lookup(op: Lookup, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
+    x = codes[0]
+    entries = op.entries.numpy()
+    ends = (bound[0].flatten().tolist() for bound in x.bounds())
+    row = zip(symbols.flat(inputs[0]), *ends, strict=True)
+    tables = (
+        symbols.table(s, low, entries[low - op.lowest : high - op.lowest + 1])
+        for s, low, high in row
+    )
+    return symbols.shaped(tables, x.shape)
 
 
 def table_luts(op: NeuronTables, codes: Sequence[Codes]) -> int:

@@ -15,8 +15,8 @@ from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.ops.windows import OUTSIDE, windows
 from chop.hardware.unrolled.progress import adders_done
 from chop.hardware.unrolled.registry import Array, unrolls
-from chop.integers import ChannelAffine, Codes, ConvCodes, LinearCodes
-from chop.integers.weighted import WeightedOp
+from chop.integers import Codes, ConvCodes, LinearCodes
+from chop.integers.ops.weighted import WeightedOp
 
 # inputs times the square of powers of two: alkaid's time for a matrix, about 5 s, in which it shows
 # no progress and Ctrl-C has no effect
@@ -64,19 +64,6 @@ def convolution(op: ConvCodes, inputs: Sequence[Array], codes: Sequence[Codes]) 
             matrix = weight[..., torch.from_numpy(inside)].flatten(1)
             sums[group, :, number] = solver.products(matrix.T, list(row))
     return with_bias(op, symbols.shaped(sums.ravel(), result))
-
-
-def affine_adders(op: ChannelAffine, codes: Sequence[Codes]) -> int:
-    return digits(op.multiplier) * math.prod(codes[-1].shape[1:])
-
-
-@unrolls(ChannelAffine, adders=affine_adders)
-def channel_affine(op: ChannelAffine, inputs: Sequence[Array], codes: Sequence[Codes]) -> Array:
-    (x,) = inputs
-    form = (-1, *[1] * (x.ndim - 1))
-    parts = (t.view(form).expand(x.shape).flatten().tolist() for t in (op.multiplier, op.offset))
-    row = zip(symbols.flat(x), *parts, strict=True)
-    return symbols.shaped((symbols.affine(s, m, b) for s, m, b in row), x.shape)
 
 
 def with_bias(op: WeightedOp, sums: Array) -> Array:

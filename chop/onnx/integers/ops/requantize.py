@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chop.integers import Codes, Requantize
-from chop.integers.requantize import LIMB, STICKY
+from chop.integers.ops.requantize import LIMB, STICKY
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.rounding import Bounded, brought_back, multiplied, quotient, raised
 from chop.onnx.integers.writer import BOOL, INT64, Writer, WrittenValue

@@ -1,4 +1,4 @@
-"""Layers of truth tables, and the signs that some of them read."""
+"""Tables, layers of truth tables, and the signs that some of them read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from collections.abc import Sequence
 
 import torch
 
-from chop.integers import Codes, NeuronTables, ResidualSigns
+from chop.integers import Codes, Lookup, NeuronTables, ResidualSigns
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.writer import BOOL, Writer, WrittenValue, numbers_dtype, smallest_dtype
+
+
+@writes(Lookup)
+def lookup(
+    w: Writer, op: Lookup, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
+    x, result = codes
+    entries = op.entries[x.lowest - op.lowest : x.highest - op.lowest + 1]
+    (value,) = inputs
+    places = w.op("Sub", value, x.lowest) if x.lowest else value
+    dtype = smallest_dtype(int(entries.min()), int(entries.max()))
+    table = w.constant(entries, dtype, f"{w.node}.table")
+    found = w.op("Gather", table, places)
+    return w.cast(found, numbers_dtype(result.lowest, result.highest))
 
 
 @writes(NeuronTables)

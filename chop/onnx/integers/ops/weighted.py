@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from chop.integers import Codes, ConvCodes, LinearCodes
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.rounding import Bounded, quotient
 from chop.onnx.integers.writer import INT32, Writer, WrittenValue, numbers_dtype

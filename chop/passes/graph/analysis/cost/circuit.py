@@ -18,7 +18,7 @@ from chop.hardware.estimate.cost import Cost, metrics_of
 from chop.hardware.estimate.formula import CodeRange
 from chop.hardware.estimate.walk import cycles_of, gathered, held
 from chop.integers import IntegerGraph, IntegerNode, MaxPoolCodes
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.analysis.cost.circuit_steps import (
     AnyValue,

@@ -20,7 +20,7 @@ from chop.hardware.estimate.formula import CodeRange, Target
 from chop.hardware.estimate.ops import norm_facts, pool_choices
 from chop.hardware.estimate.weights import WeightFacts, inside_counts, weight_facts
 from chop.integers import Codes, ConvCodes, Scale
-from chop.integers.weighted import WeightedOp
+from chop.integers.ops.weighted import WeightedOp
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
 from chop.numerics.weight_cache import TrackedWeights

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.integers import ChannelAffine, ConvCodes, LinearCodes, PadCodes, Scale
-from chop.integers.weighted import far_bias
+from chop.integers.ops.weighted import far_bias
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
 from chop.passes.graph.describe.formats import FormattedFunction

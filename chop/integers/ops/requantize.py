@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.integers.codes import Codes, TooWide, Word, bits_for
-from chop.integers.ops import IntegerOp
+from chop.integers.op import IntegerOp
 from chop.integers.rounding import SINGLE, rounded_division, rounded_shift, rounded_shifts
 
 SINGLE_BITS = 24  # the significand of a float32

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from chop.integers.codes import Codes, bits_for
-from chop.integers.ops import IntegerOp, OnDevices
-from chop.integers.requantize import QuantizeInput
+from chop.integers.op import IntegerOp, OnDevices
+from chop.integers.ops.requantize import QuantizeInput
 from chop.integers.rounding import SINGLE, rounded_shifts
 from chop.integers.scale import Scale
 from chop.numerics.integer import Overflow, Rounding

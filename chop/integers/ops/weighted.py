@@ -1,22 +1,20 @@
-"""Linear layers, convolutions and batch norms on codes."""
+"""Sums of products with constant weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chop.integers.codes import MAX_BITS, Codes, TooWide, bits_for, check_bits
-from chop.integers.ops import IntegerOp, OnDevices
-from chop.integers.rounding import DOUBLE, SINGLE, exact_kernels, exact_sums
+from chop.integers.op import IntegerOp, OnDevices
+from chop.integers.rounding import DOUBLE, SINGLE, exact_sums
 from chop.integers.scale import Scale
 from chop.registry import not_defined
 
-CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 MAX_WEIGHT = 2**44  # sum of the magnitudes of the weights of one output
 
 
@@ -126,79 +124,3 @@ class WeightedOp(IntegerOp):
     @property
     def label(self) -> str:
         return f"{type(self).__name__} w{self.weight_width}"
-
-
-@dataclass(frozen=True, eq=False)
-class LinearCodes(WeightedOp):
-    """x W' + b over the last dimension."""
-
-    def products(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, weight, bias)
-
-    @property
-    def rank(self) -> int:
-        return 0
-
-    @property
-    def label(self) -> str:
-        return f"Linear w{self.weight_width}"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ConvCodes(WeightedOp):
-    """A convolution of one to three dimensions, padded with zeros."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int = 1
-
-    def products(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        settings = (self.stride, self.padding, self.dilation, self.groups)
-        with exact_kernels():
-            result: Tensor = CONVOLUTIONS[self.rank](x, weight, bias, *settings)
-        return result
-
-    @property
-    def rank(self) -> int:
-        return self.weight.ndim - 2
-
-    @property
-    def label(self) -> str:
-        return f"Conv{self.rank}d w{self.weight_width}"
-
-
-@dataclass(frozen=True, eq=False)
-class ChannelAffine(IntegerOp):
-    """multiplier · code + offset, one pair per channel: a batch norm that is not folded."""
-
-    multiplier: Tensor
-    offset: Tensor
-    scale: Scale
-    kept: OnDevices = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        kept = OnDevices(multiplier=self.multiplier, offset=self.offset)
-        object.__setattr__(self, "kept", kept)
-
-    def run(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        multiplier, offset = self.kept.get("multiplier", x), self.kept.get("offset", x)
-        assert multiplier is not None
-        assert offset is not None
-        rest = [1] * (x.ndim - 2)
-        return (x * multiplier.view(-1, *rest)).add_(offset.view(-1, *rest))
-
-    def result(self, *codes: Codes) -> Codes:
-        (x,) = codes
-        reach = x.largest * int(self.multiplier.abs().max()) + int(self.offset.abs().max())
-        check_bits(reach, "an accumulator")
-        ends = [self.run(bound)[0] for bound in x.bounds()]
-        return Codes.reaching(x.shape, torch.minimum(*ends), torch.maximum(*ends), self.scale)
-
-    def exact_in_float(self, *codes: Codes) -> bool:
-        return False
-
-    @property
-    def label(self) -> str:
-        return "Affine"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from chop.integers.builders import BoundsBuilder, Builder, TorchBuilder, Value
 from chop.integers.codes import Codes
+from chop.integers.rounding import SINGLE
 from chop.integers.scale import Scale
 
 
@@ -40,6 +42,43 @@ class IntegerOp(abc.ABC):
     def label(self) -> str:
         """The name of the op in reports."""
         return type(self).__name__.removesuffix("Codes")
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedOp(IntegerOp):
+    """An op that is composed of the operations of a builder.
+
+    Everything that reads an integer graph has a builder, and takes its code from `meaning`.
+    """
+
+    wide: ClassVar[str] = "a value"  # what a message calls a result of too many bits
+
+    @abc.abstractmethod
+    def meaning(self, b: Builder[Value], *inputs: Value) -> Value:
+        """Return the result in what `b` builds."""
+
+    def result_scale(self, *codes: Codes) -> Scale:
+        """Return the scale of the result; by default that of the first input."""
+        return codes[0].scale
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        return self.meaning(TorchBuilder(inputs), *inputs)
+
+    def result(self, *codes: Codes) -> Codes:
+        bounds = BoundsBuilder(codes, self.wide)
+        low, high = (end[0] for end in self.meaning(bounds, *bounds.inputs))
+        return Codes.reaching(tuple(low.shape), low, high, self.result_scale(*codes))
+
+
+@dataclass(frozen=True, eq=False)
+class ArithmeticOp(ComposedOp):
+    """A composed op that float32 computes exactly on powers of two, if its numbers are small."""
+
+    def exact_in_float(self, *codes: Codes) -> bool:
+        bounds = BoundsBuilder(codes, self.wide)
+        self.meaning(bounds, *bounds.inputs)
+        scales = (*(x.scale for x in codes), self.result_scale(*codes))
+        return bounds.reach <= SINGLE and all(scale.power_of_two for scale in scales)
 
 
 @dataclass(frozen=True, eq=False)

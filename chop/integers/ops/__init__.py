@@ -1,0 +1,1 @@
+"""One file per op of an integer graph."""
