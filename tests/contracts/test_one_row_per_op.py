@@ -14,7 +14,7 @@ from chop.hardware.streaming import streaming_circuit
 from chop.hardware.unrolled import unrolled_circuit
 from chop.ir import MaseGraph, op_spec
 from chop.ir.ops import OPS, TABLE, define
-from chop.passes import Pipeline
+from chop.passes import Pipeline, run_pass
 from chop.passes.graph.analysis.cost import Call, count
 from chop.passes.graph.interface.export_onnx import onnx_model
 from chop.passes.graph.transforms.integers import rule_of
@@ -117,6 +117,13 @@ def test_its_row_gives_an_activation_its_quantised_layer_and_its_table_in_intege
     converted = graph.to_integers()
     assert [type(node.op) for node in converted.nodes.values()].count(integers.Lookup) == 1
     assert torch.equal(converted(X), graph.model(X))
+
+
+def test_its_row_lets_an_activation_be_saved_quantised(row, tmp_path):
+    graph = quantised()
+    run_pass("save_mase_graph", graph, {"save_dir": tmp_path / "graph"})
+    loaded = MaseGraph.from_checkpoint(tmp_path / "graph", custom_ops={"modules": {Arctan: {}}})
+    assert torch.equal(loaded.model(X), graph.model(X))
 
 
 def test_its_row_gives_an_activation_its_circuits(row):
