@@ -174,7 +174,7 @@ def define(
         _BY_FUNCTION.setdefault(fn, spec)
     for spelling in spellings:
         _BY_NAME.setdefault(spelling, spec)
-    if spec.onnx is not None and (again or spec.onnx.name not in _BY_ONNX):
+    if spec.onnx is not None and _BY_ONNX.get(spec.onnx.name, spec).name == name:
         _BY_ONNX[spec.onnx.name] = spec
     module_op.cache_clear()
     return spec
