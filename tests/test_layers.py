@@ -44,7 +44,7 @@ layers: registry extensions libraries numerics ir
 hardware: registry lazy caches extras options log files memory charts private_cache processes
     numerics integers
 onnx: registry lazy extras options log files memory charts libraries processes version numerics
-    integers
+    integers ir
 passes: registry lazy caches extensions options log files memory dotted charts progress version
     numerics integers ir layers hardware onnx
 dataset: registry caches extras log files memory options plain_tensors
@@ -111,6 +111,11 @@ def test_imports_point_down_and_so_do_modules_named_in_texts():
             if name.startswith("chop.") and re.split(r"\W", name)[1] not in allowed
         ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_onnx_files_know_the_table_of_ops_and_nothing_else_of_graphs():
+    found = {name for _, nodes in files("onnx") for name in imported(nodes)}
+    assert {name for name in found if name.startswith("chop.ir")} == {"chop.ir.op_spec"}
 
 
 def test_nothing_imports_the_testing_room():

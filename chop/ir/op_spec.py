@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -46,12 +46,34 @@ Trait = Literal[
     "pool",  # reduces fixed windows of each channel
     "probabilities",  # makes probabilities of scores of classes, or their logarithms
     "reshape",  # gives the same numbers in the same order under another shape
+    "non_negative",  # all its results are 0 or more
+    "keeps_grid",  # its results are numbers of its input's format, if that has 0
+    "rectifier",  # gives 0 for negative numbers, and others unchanged
 ]
 TRAITS: frozenset[str] = frozenset(get_args(Trait))
+COLUMNS = ("flops", "onnx", "aten", "integer")  # of a row in a text
 
 # Where the functions of an op are looked up by name. Tensor comes last: its methods are call_method
 # targets, and `torch.Tensor.add` itself may be called as a function.
 NAMESPACES = (torch, F, torch.special, torch.linalg, operator, math, torch._C._nn, Tensor)
+
+
+class Flops(NamedTuple):
+    """Operations per number of the result or of the first input, forward and backward.
+
+    An addition, multiplication, division, comparison, root or elementary function counts as one.
+    """
+
+    forward: int
+    backward: int
+    per: Literal["result", "input"] = "result"
+
+
+class OnnxOperator(NamedTuple):
+    """The ONNX operator that an op is, one to one, and the settings that its attributes are."""
+
+    name: str
+    settings: tuple[tuple[str, str], ...] = ()  # attribute, setting of the op's module
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,10 @@ class OpSpec:
     # a graph that was loaded from a file may call pure ops only
     pure: bool = True
     traits: frozenset[str] = frozenset()
+    flops: Flops | None = None
+    onnx: OnnxOperator | None = None
+    aten_places: int = 0  # arguments that torch.ops.aten and torch.nn.functional have in common
+    integer: str = ""  # the class of chop.integers that a node becomes
 
     @property
     def origin(self) -> list[tuple[str, str]]:
@@ -92,6 +118,7 @@ _BY_FUNCTION: dict[Any, OpSpec] = {}
 _BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
 # classes of libraries that need not be installed, by path: "transformers.pytorch_utils.Conv1D"
 _BY_PATH: dict[str, OpSpec] = {}
+_BY_ONNX: dict[str, OpSpec] = {}
 
 
 def define(
@@ -105,13 +132,20 @@ def define(
     pure: bool = True,
     traits: str = "",
     paths: tuple[str, ...] = (),
+    flops: tuple[int, int] | Flops | None = None,
+    onnx: str = "",
+    aten_places: int = 0,
+    integer: str = "",
 ) -> OpSpec:
     """Add an op. `names` are the spellings of its functions and methods, by default the op's name.
 
     A name means the functions of `NAMESPACES` and the Tensor method of that name, with their
     in-place forms, unless such a form is an op itself. Your own op lists its `modules` and
     `functions`. Saved graphs may call them, unless it is not `pure`. `paths` are classes of
-    libraries that need not be installed; they compute what the first of `modules` does.
+    libraries that need not be installed; they compute what the first of `modules` does. `flops` are
+    operations per number of the result, forward and backward. `onnx` is the operator that the op
+    is, such as `"Elu alpha=alpha"`: its attributes are settings of the op's module. `integer` names
+    the class of `chop.integers` that nodes become; an activation becomes a table.
     """
     for trait in traits.split():
         if trait not in TRAITS:
@@ -124,7 +158,8 @@ def define(
     methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
     spec = OpSpec(
         name, mase_type, modules, unique, methods, tuple(params.split()), tuple(quantized.split()),
-        functions, pure, frozenset(traits.split()),
+        functions, pure, frozenset(traits.split()), flops and Flops(*flops), _operator(onnx),
+        aten_places, integer or ("Lookup" if "activation" in traits.split() else ""),
     )  # fmt: skip
     again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
     claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
@@ -139,8 +174,84 @@ def define(
         _BY_FUNCTION.setdefault(fn, spec)
     for spelling in spellings:
         _BY_NAME.setdefault(spelling, spec)
+    if spec.onnx is not None and _BY_ONNX.get(spec.onnx.name, spec).name == name:
+        _BY_ONNX[spec.onnx.name] = spec
     module_op.cache_clear()
     return spec
+
+
+def define_rows(
+    mase_type: MaseType,
+    rows: str,
+    params: str = "",
+    traits: str = "",
+    quantized: str = "",
+    per: Literal["result", "input"] = "result",
+    integer: str = "",
+) -> None:
+    """Define an op for each word of `rows`, with the columns that follow it.
+
+    `add/iadd` is the op add, which is spelt iadd as well; `a=b/c` is spelt b and c only, and `a=`
+    not at all. Its classes in torch.nn follow, as in `relu:ReLU`. Columns are `flops=1,2`, per
+    number of the result or the first input, `onnx=Elu,alpha=alpha`, `aten=2` and `integer=Lookup`.
+    """
+    table: list[tuple[str, dict[str, str]]] = []
+    for word in rows.split():
+        key, _, value = word.partition("=")
+        if key in COLUMNS:
+            table[-1][1][key] = value
+        else:
+            table.append((word, {}))
+    for row, columns in table:
+        spelt, *classes = row.split(":")
+        name, only, spellings = spelt.partition("=")
+        forward, _, backward = columns.get("flops", "").partition(",")
+        define(
+            name.partition("/")[0],
+            mase_type,
+            *(getattr(nn, cls) for cls in classes),
+            names=(spellings if only else name).replace("/", " "),
+            params=params,
+            quantized=quantized,
+            traits=traits,
+            flops=Flops(int(forward), int(backward), per) if backward else None,
+            onnx=columns.get("onnx", "").replace(",", " "),
+            aten_places=int(columns.get("aten", 0)),
+            integer=columns.get("integer", integer),
+        )
+
+
+def _operator(text: str) -> OnnxOperator | None:
+    name, *settings = text.split() or [""]
+    pairs = (setting.partition("=") for setting in settings)
+    return OnnxOperator(name, tuple((key, value) for key, _, value in pairs)) if name else None
+
+
+def op_of_onnx(operator: str) -> OpSpec | None:
+    """Return the op that an ONNX operator is one to one; of several the first of the table."""
+    return _BY_ONNX.get(operator)
+
+
+def functional_places(function: str) -> int:
+    """Return how many arguments a function of torch.nn.functional shares with torch.ops.aten."""
+    op = _BY_NAME.get(function)
+    return op.aten_places if op is not None and not function.endswith("_") else 0
+
+
+class OpNames(Collection[str]):
+    """The names of the ops of which something holds, of those of yours as well."""
+
+    def __init__(self, holds: Callable[[OpSpec], bool]) -> None:
+        self.holds = holds
+
+    def __contains__(self, name: object) -> bool:
+        return name in OPS and self.holds(OPS[str(name)])
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, op in OPS.items() if self.holds(op))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def ops_with(trait: Trait) -> tuple[str, ...]:
@@ -151,6 +262,11 @@ def ops_with(trait: Trait) -> tuple[str, ...]:
 def has_trait(op: str, trait: Trait) -> bool:
     """Return whether the op of this name has a trait."""
     return op in OPS and trait in OPS[op].traits
+
+
+def drops_sign(op: str, operand: str) -> bool:
+    """Return whether an op makes negative numbers 0, so that the operand needs no sign."""
+    return operand == "data_in" and has_trait(op, "rectifier")
 
 
 @cache

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from chop.ir.ops import OPS, TABLE, ops_with
-from chop.passes.graph.analysis.cost.elementwise import PER_RESULT
+from chop.numerics.integer import Integer
+from chop.numerics.log import Log
 from chop.passes.graph.transforms.logicnets import ACTIVATIONS, OUTSIDE
 from chop.passes.graph.transforms.pruning import channels
 from chop.training.population.architecture import POINTWISE, POOLS
@@ -42,7 +43,7 @@ def with_trait(trait):
     return [name for name, op in ROWS.items() if trait in op.traits]
 
 
-BY_ELEMENT = {op for ops in PER_RESULT.values() for op in ops.split()}
+BY_ELEMENT = {name for name, op in ROWS.items() if op.flops and op.flops.per == "result"}
 
 
 def test_every_pointwise_op_costs_a_number_for_each_element_or_nothing():
@@ -66,7 +67,7 @@ def test_channels_pass_every_pointwise_op_pool_and_reshape():
 
 
 def test_populations_train_every_activation_and_pools_of_two_dimensions():
-    assert set(with_trait("activation")) | {"identity"} == POINTWISE
+    assert set(with_trait("activation")) | {"identity"} == {*POINTWISE} & ROWS.keys()
     left_out = set(with_trait("pool")) - POOLS
     assert all(name.endswith("3d") or name.startswith("lp_pool") for name in left_out)
 
@@ -133,3 +134,26 @@ def test_layers_of_weighted_sums_have_a_weight():
     assert made.keys() == set(with_trait("weighted_sum"))
     for name, module in made.items():
         assert module.weight.shape[:2] == ((2, 3) if "transposed" in OPS[name].traits else (3, 2))
+
+
+@pytest.mark.parametrize("name", with_trait("non_negative"))
+def test_results_that_are_not_negative_are_not(name):
+    for cls in OPS[name].modules:
+        x = torch.linspace(-8, 8, 162).reshape(1, 2, 9, 9)
+        module = cls(dim=1) if cls is nn.Softmax else cls()
+        assert (module(x) >= 0).all(), cls
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_rectifier_leaves_out_negative_numbers_and_changes_no_others(name):
+    x = torch.linspace(-8, 8, 161)
+    same = torch.equal(layer(name)(x), torch.where(x > 0, x, 0))
+    assert same == ("rectifier" in OPS[name].traits)
+
+
+@pytest.mark.parametrize("name", with_trait("keeps_grid"))
+@pytest.mark.parametrize("fmt", [Integer(6, 2), Integer(4, 5), Log(5, 7, zero=True)])
+def test_results_of_what_keeps_the_grid_are_numbers_of_its_format(name, fmt):
+    x = fmt(torch.linspace(-8, 8, 161))
+    y = layer(name)(x)
+    assert torch.equal(fmt(y), y)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.ir.op_spec import functional_places
 from chop.ir.operators import Overload
 
 
@@ -54,17 +55,6 @@ _METHODS = """
     new_empty new_full view_as reshape_as movedim narrow numel mean sum
 """
 METHODS = frozenset(_METHODS.split())
-# arguments of an operator that functions of torch.nn.functional take at the same places; what
-# follows them are details of kernels
-_PLACES = """
-    linear:3 relu:1 relu6:1 elu:2 selu:1 celu:2 leaky_relu:2 silu:1 mish:1 hardswish:1 hardsigmoid:1
-    hardtanh:3 softplus:3 softshrink:2 hardshrink:2 glu:2 prelu:2 layer_norm:5 rms_norm:4
-    group_norm:5 conv1d:7 conv2d:7 conv3d:7 conv_transpose1d:8 conv_transpose2d:8 conv_transpose3d:8
-    pad:4 adaptive_avg_pool1d:2 adaptive_avg_pool2d:2 adaptive_avg_pool3d:2 bilinear:4
-    pixel_shuffle:2 pixel_unshuffle:2 channel_shuffle:2 cosine_similarity:4 pairwise_distance:5
-    dropout:3 alpha_dropout:3 feature_dropout:3 feature_alpha_dropout:3 one_hot:2
-"""
-PLACES = {name: int(count) for name, count in (row.split(":") for row in _PLACES.split())}
 FUNCTIONS = {"feature_dropout": F.dropout2d}
 # operators that only check what torch.export assumed
 CHECKS = frozenset(
@@ -107,9 +97,9 @@ def translated(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     special = SPECIAL.get(name)
     if special is not None:
         return special(arguments, target) or kept
-    if name in PLACES:
-        function = FUNCTIONS.get(name) or getattr(F, name)
-        return _function(function, *list(arguments.values())[: PLACES[name]])
+    function = FUNCTIONS.get(name) or getattr(F, name, None)
+    if function is not None and (places := functional_places(name)):
+        return _function(function, *list(arguments.values())[:places])
     given = {key: value for key, value in kwargs.items() if not _is_empty(key, value)}
     if "reduction" in list(arguments)[len(args) :]:  # torch's functions have another default
         given["reduction"] = arguments["reduction"]

@@ -66,7 +66,7 @@ def read_node_meta(graph: MaseGraph, file: Path, names: SavedNames, device: Any 
             f"is it the file of another graph?"
         )
     beside = tensor_file(file)
-    tensors = read_tensors(beside, device) if beside.exists() else Stored({}, beside)
+    tensors = read_tensors(beside, device) if beside.exists() else StoredTensors({}, beside)
     decode = Decoder(names, tensors, nodes, METADATA)
     try:
         metadata_of = {
@@ -258,7 +258,7 @@ def _inline(value: Any) -> str:
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
-class Stored(dict[str, Tensor]):
+class StoredTensors(dict[str, Tensor]):
     """The tensors of a file."""
 
     def __init__(self, tensors: Mapping[str, Tensor], file: Path) -> None:
@@ -278,7 +278,7 @@ def _type(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def check_table(table: Any, tensors: Stored) -> None:
+def check_table(table: Any, tensors: StoredTensors) -> None:
     """Refuse tensors that are not of the types and sizes that they were saved with."""
     if not isinstance(table, dict) or not all(isinstance(row, list) for row in table.values()):
         raise ValueError("its 'tensors' is not a table of types and sizes")
@@ -294,7 +294,7 @@ def check_table(table: Any, tensors: Stored) -> None:
             )
 
 
-def read_tensors(file: Path, device: Any = "cpu") -> Stored:
+def read_tensors(file: Path, device: Any = "cpu") -> StoredTensors:
     """All tensors of a safetensors file, on `device`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -304,7 +304,7 @@ def read_tensors(file: Path, device: Any = "cpu") -> Stored:
     try:
         tensors = load_file(file, device=str(torch.device(device)))
         # in separate memory with torch's alignment, as rounding in kernels may depend on it
-        return Stored({k: t.clone() if t.is_cpu else t for k, t in tensors.items()}, file)
+        return StoredTensors({k: t.clone() if t.is_cpu else t for k, t in tensors.items()}, file)
     except (SafetensorError, OSError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise GraphFileError(f"{file} is damaged or not a safetensors file: {reason}") from error

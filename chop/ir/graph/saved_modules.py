@@ -21,7 +21,7 @@ from chop.ir.graph.meta_file import (
     DAMAGE,
     PYTORCH,
     GraphFileError,
-    Stored,
+    StoredTensors,
     _reason,
     check_table,
     read_json,
@@ -161,7 +161,9 @@ def load_modules(folder: str | Path, model: nn.Module, fill: Fill) -> nn.Module:
     return changed
 
 
-def _rebuilt(path: Path, content: Mapping[str, Any], tensors: Stored) -> dict[str, nn.Module]:
+def _rebuilt(
+    path: Path, content: Mapping[str, Any], tensors: StoredTensors
+) -> dict[str, nn.Module]:
     """Return the layers in a file by name."""
     try:
         check_table(content.get("tensors"), tensors)

@@ -8,7 +8,7 @@ that others stand for.
 from chop.onnx.reading.bodies import function_operators
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.network import NetworkInput, OnnxNetwork, read_model, read_network
-from chop.onnx.reading.registry import known_operators
+from chop.onnx.reading.table import known_operators
 
 __all__ = [
     "NetworkInput",

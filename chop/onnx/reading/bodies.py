@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chop.onnx.reading.lowering import FIXES
-from chop.onnx.reading.registry import OPERATORS, OnnxNode
+from chop.onnx.reading.registry import OnnxNode
+from chop.onnx.reading.table import operator_of
 from chop.onnx.reading.tensors import kind_of_type
 from chop.onnx.reading.values import OnnxValue, is_constant
 
@@ -45,7 +46,7 @@ def function_operators() -> list[str]:
 
     schemas = [schema for schema in onnx.defs.get_all_schemas() if schema.domain == ""]
     names = {schema.name for schema in schemas if _versions(schema, schema.since_version)}
-    return sorted(name for name in names if name not in OPERATORS and name not in FIXES)
+    return sorted(name for name in names if operator_of(name) is None and name not in FIXES)
 
 
 def body_of(proto: Any, node: OnnxNode, opset: int) -> Body | None:

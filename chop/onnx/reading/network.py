@@ -21,7 +21,8 @@ from chop.onnx.reading.lowering import FIXES, inlined, lowered, upgraded
 from chop.onnx.reading.names import identifier, shortened
 from chop.onnx.reading.nodes import Scope, read_nodes, uses_of
 from chop.onnx.reading.reader import LARGEST_RESULT, Reader
-from chop.onnx.reading.registry import OPERATORS, OnnxNode, operator_name
+from chop.onnx.reading.registry import OnnxNode, operator_name
+from chop.onnx.reading.table import operator_of
 from chop.onnx.reading.tensors import Stored, stored_tensor, torch_type, type_name
 from chop.onnx.reading.values import known
 
@@ -115,7 +116,7 @@ def _check_operators(proto: Any, owner: str) -> None:
     unknown = Counter(
         name
         for node in proto.graph.node
-        if (name := operator_name(node.domain, node.op_type)) not in OPERATORS
+        if operator_of(name := operator_name(node.domain, node.op_type)) is None
         and (node.op_type in FIXES or not has_body(node.domain, node.op_type, opset_of(proto)))
     )
     if unknown:

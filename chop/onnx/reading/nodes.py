@@ -11,7 +11,8 @@ from chop.onnx.reading.bodies import Body, body_of
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.grids import Grid
 from chop.onnx.reading.reader import Reader
-from chop.onnx.reading.registry import OPERATORS, OnnxNode, operator_name
+from chop.onnx.reading.registry import OnnxNode, Operator, operator_name
+from chop.onnx.reading.table import operator_of
 from chop.onnx.reading.tensors import stored_tensor
 from chop.onnx.reading.values import OnnxValue, known
 
@@ -66,10 +67,10 @@ def _results(reader: Reader, proto: Any, node: OnnxNode, scope: Scope) -> list[O
     if missing:
         raise node.wrong(f"reads {missing[0]!r:.80}, which no node computes; export it again")
     refusal = node.wrong("has an operator that cannot be read")
-    is_known = operator_name(proto.domain, proto.op_type) in OPERATORS
-    if is_known:
+    known_as = operator_of(operator_name(proto.domain, proto.op_type))
+    if known_as is not None:
         try:
-            return _own_results(reader, proto, node, scope)
+            return _own_results(reader, proto, node, scope, known_as)
         except UnreadableModel as error:
             refusal = error
     node.inputs = [values[name] if name else None for name in proto.input]
@@ -79,13 +80,12 @@ def _results(reader: Reader, proto: Any, node: OnnxNode, scope: Scope) -> list[O
     try:
         return _results_of_body(reader, body, node, scope)
     except UnreadableModel as error:
-        raise (refusal if is_known else error) from error
+        raise (error if known_as is None else refusal) from error
 
 
 def _own_results(
-    reader: Reader, proto: Any, node: OnnxNode, scope: Scope
+    reader: Reader, proto: Any, node: OnnxNode, scope: Scope, known_as: Operator
 ) -> list[OnnxValue | None]:
-    known_as = OPERATORS[operator_name(proto.domain, proto.op_type)]
     values = scope.values
     first = values.get(proto.input[0]) if proto.input else None
     grid = _kept_grid(first, proto.op_type) if known_as.commutes else None

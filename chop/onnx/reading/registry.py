@@ -11,7 +11,6 @@ from torch import Tensor
 
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.reading.errors import UnreadableModel
-from chop.onnx.reading.lowering import PRODUCTS
 from chop.onnx.reading.names import layer_path
 from chop.onnx.reading.tensors import stored_tensor
 from chop.onnx.reading.values import OnnxValue, is_constant, known
@@ -20,7 +19,7 @@ from chop.registry import Registry
 if TYPE_CHECKING:
     from chop.onnx.reading.reader import Reader
 
-__all__ = ["OPERATORS", "OnnxNode", "Result", "known_operators", "operator_name", "reads"]
+__all__ = ["OPERATORS", "OnnxNode", "Result", "operator_name", "reads"]
 
 Result = OnnxValue | Sequence[OnnxValue | None]
 MAX_LISTED = 2**20  # numbers of a shape, or scales of channels
@@ -141,8 +140,3 @@ def reads(
 def operator_name(domain: str, op: str) -> str:
     """Return the name of an operator: with its domain, unless that is ONNX's own."""
     return op if domain in ("", "ai.onnx") else f"{domain}.{op}"
-
-
-def known_operators() -> list[str]:
-    """Return the names of all operators that can be read."""
-    return sorted({name.rpartition(".")[2] for name in (*OPERATORS, *map(".".join, PRODUCTS))})

@@ -11,11 +11,11 @@ from typing import Any
 from torch import nn
 
 from chop.ir.graph.fast_paths import forbid_fast_paths
-from chop.ir.ops import OPS, module_op
+from chop.ir.ops import OpNames, module_op
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.left_out import sentence, share_of
 from chop.passes.graph.transforms.quantize import quantize
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized, layer_for
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized, has_layer, layer_for
 from chop.passes.graph.transforms.quantize.resolve import layer_config
 from chop.passes.graph.utils import deepsetattr
 from chop.passes.module.base import module_pass
@@ -24,7 +24,7 @@ from chop.registry import unknown
 
 logger = logging.getLogger(__name__)
 
-OPS_WITH_LAYERS = tuple(op.name for op in OPS.values() if any(c in LAYERS for c in op.modules))
+OPS_WITH_LAYERS = OpNames(has_layer)
 
 
 @module_pass("quantize", "transform")

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph.trace_errors import TraceError
 from chop.ir.graph.tracer import HOOKS, MaseTracer
-from chop.ir.ops import identify, ops_with
+from chop.ir.ops import OpNames, identify, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.float import Float
 from chop.passes.graph.transforms.pruning.masks import unmasked_class
@@ -30,7 +30,7 @@ WEIGHTED: dict[type[nn.Module], Kind] = {
     nn.BatchNorm2d: "norm",
 }
 OUTPUTS = {"linear": "out_features", "conv": "out_channels", "norm": "num_features"}
-POINTWISE = {*ops_with("activation"), "identity"}
+POINTWISE = OpNames(lambda op: "activation" in op.traits or op.name == "identity")
 PROBABILITIES = ops_with("probabilities")
 SAME = ops_with("no_op")
 # p-norms and windows of three dimensions are not stacked

@@ -20,18 +20,9 @@ from chop.onnx.reading.values import OnnxValue, is_constant
 SELU = (1.6732632423543772, 1.0507009873554805)  # alpha, gamma
 ONE_SIXTH = 1 / 6
 
-# operator -> layer, from its attributes
+# operator -> layer, where its attributes are not settings of the layer
 LAYERS: dict[str, Callable[[OnnxNode], nn.Module]] = {
-    "Sigmoid": lambda node: nn.Sigmoid(),
-    "Tanh": lambda node: nn.Tanh(),
-    "LeakyRelu": lambda node: nn.LeakyReLU(node.attribute("alpha", 0.01)),
-    "Elu": lambda node: nn.ELU(node.attribute("alpha", 1.0)),
-    "Celu": lambda node: nn.CELU(node.attribute("alpha", 1.0)),
     "Softplus": lambda node: nn.Softplus(threshold=80),  # exp(89) overflows
-    "Softsign": lambda node: nn.Softsign(),
-    "HardSwish": lambda node: nn.Hardswish(),
-    "Mish": lambda node: nn.Mish(),
-    "Gelu": lambda node: nn.GELU(node.attribute("approximate", "none")),
     "ThresholdedRelu": lambda node: nn.Threshold(node.attribute("alpha", 1.0), 0.0),
 }
 

@@ -19,12 +19,7 @@ from chop.onnx.reading.values import OnnxValue, is_constant
 from chop.onnx.reading.weighted import fold_bias
 
 ONE: dict[str, Callable[..., Any]] = {
-    "Neg": torch.neg, "Abs": torch.abs, "Sqrt": torch.sqrt, "Exp": torch.exp, "Log": torch.log,
-    "Erf": torch.erf, "Sin": torch.sin, "Cos": torch.cos, "Tan": torch.tan, "Asin": torch.asin,
-    "Acos": torch.acos, "Atan": torch.atan, "Sinh": torch.sinh, "Cosh": torch.cosh,
-    "Asinh": torch.asinh, "Acosh": torch.acosh, "Atanh": torch.atanh, "Floor": torch.floor,
-    "Ceil": torch.ceil, "Round": torch.round, "Sign": torch.sign,
-    "Reciprocal": torch.reciprocal, "Not": torch.logical_not, "IsNaN": torch.isnan,
+    "Round": torch.round, "Not": torch.logical_not, "IsNaN": torch.isnan,
     "BitwiseNot": torch.bitwise_not,
 }  # fmt: skip
 TWO: dict[str, Callable[..., Any]] = {

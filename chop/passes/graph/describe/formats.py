@@ -183,8 +183,8 @@ def operand_shape(node: fx.Node, name: str) -> list[int]:
 
 
 def _result_format(op: str, formats: Mapping[str, NumberFormat]) -> NumberFormat | None:
-    """The format of `data_out`, or the input's grid if results stay on it, as those of relu do."""
-    if op != "relu" or "data_out" in formats:
+    """The format of `data_out`, or the input's grid if results stay on it."""
+    if not has_trait(op, "keeps_grid") or "data_out" in formats:
         return formats.get("data_out")
     grid = formats.get("data_in")
     return grid if grid is not None and grid.has_zero else None

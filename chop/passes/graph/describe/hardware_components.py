@@ -2,45 +2,11 @@
 
 from __future__ import annotations
 
+from chop import integers
 from chop.hardware.streaming import COMPONENTS
 from chop.hardware.streaming.emit import module_library
 from chop.hardware.streaming.modules import needed_modules
-from chop.integers import (
-    AddCodes,
-    ArgMaxCodes,
-    AvgPoolCodes,
-    ChannelAffine,
-    ClampCodes,
-    ConvCodes,
-    IntegerOp,
-    LeakyReluCodes,
-    LinearCodes,
-    Lookup,
-    MaxPoolCodes,
-    MultiplyCodes,
-    ReluCodes,
-    SubtractCodes,
-)
-from chop.ir.ops import OPS, has_trait
-
-RANKS = ("1d", "2d", "3d")
-# the integer op that a node of each op becomes; an activation is a table unless it is here
-MEANING: dict[str, type[IntegerOp]] = {
-    **{name: Lookup for name in OPS if has_trait(name, "activation")},
-    **dict.fromkeys(("linear", "transposed_linear"), LinearCodes),
-    **{f"conv{rank}": ConvCodes for rank in RANKS},
-    **dict.fromkeys(("batch_norm", *(f"batch_norm{rank}" for rank in RANKS)), ChannelAffine),
-    "relu": ReluCodes,
-    **dict.fromkeys(("relu6", "hardtanh", "clamp"), ClampCodes),
-    "leaky_relu": LeakyReluCodes,
-    **{f"{how}max_pool{rank}": MaxPoolCodes for how in ("", "adaptive_") for rank in RANKS},
-    **{f"{how}avg_pool{rank}": AvgPoolCodes for how in ("", "adaptive_") for rank in RANKS},
-    **dict.fromkeys(("mean", "sum"), AvgPoolCodes),
-    "add": AddCodes,
-    "sub": SubtractCodes,
-    "mul": MultiplyCodes,
-    "argmax": ArgMaxCodes,
-}
+from chop.ir.ops import OPS
 
 
 def component_of(op: str) -> tuple[str, list[str]] | None:
@@ -48,7 +14,7 @@ def component_of(op: str) -> tuple[str, list[str]] | None:
 
     The component may still refuse a node for its shapes or formats, when a circuit is made.
     """
-    meaning = MEANING.get(op)
+    meaning = getattr(integers, OPS[op].integer, None) if op in OPS else None
     module = COMPONENTS[meaning].module if meaning else ""
     if not module:
         return None

@@ -2,7 +2,7 @@
 
 # importing these registers their rules
 from chop.passes.graph.analysis.cost import composed, elementwise, products  # noqa: F401
-from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Product, count, rule
+from chop.passes.graph.analysis.cost.call import RULES, Call, Count, Product, count, rule, rule_of
 from chop.passes.graph.analysis.cost.cost import call_of, cost_analysis_pass, cost_of
 from chop.passes.graph.analysis.cost.flops import (
     calculate_flops_analysis_pass,
@@ -23,4 +23,5 @@ __all__ = [
     "cost_of",
     "count",
     "rule",
+    "rule_of",
 ]

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from chop.ir.op_spec import OPS, Flops
+
 Shape = tuple[int, ...]
 
 
@@ -114,7 +116,7 @@ def numbered(shapes: Sequence[Shape]) -> dict[str, Shape]:
 
 
 Rule = Callable[[Call], Count]
-RULES: dict[str, Rule] = {}
+RULES: dict[str, Rule] = {}  # of ops that cost something else than a number per element
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -127,9 +129,25 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return add
 
 
+def rule_of(op: str) -> Rule | None:
+    """Return the rule of an op: its own, or that of its row in the table."""
+    row = OPS.get(op)
+    if op in RULES or row is None:
+        return RULES.get(op)
+    if "no_arithmetic" in row.traits:
+        return lambda call: NOTHING
+    flops = row.flops
+    return None if flops is None else lambda call: _per_element(call, flops)
+
+
+def _per_element(call: Call, flops: Flops) -> Count:
+    shape = call.out if flops.per == "result" else next(iter(call.inputs.values()), call.out)
+    return plain(flops.forward * size(shape), flops.backward * size(shape))
+
+
 def count(call: Call) -> Count | None:
     """Return what a call costs, or None for an op without a rule."""
-    rule_of_op = RULES.get(call.op)
+    rule_of_op = rule_of(call.op)
     # traced code also computes with sizes; plain Python numbers cost nothing
     if not call.outputs and (rule_of_op is not None or not call.inputs):
         return NOTHING

@@ -32,7 +32,7 @@ from chop.passes.graph.analysis.cost.circuit_steps import (
     Weighted,
 )
 from chop.passes.graph.analysis.cost.ledger import MAX_LEDGERS, Ledger, Line, ledger_of
-from chop.passes.graph.transforms.integers import RULES, moving_rules, weighted_rules
+from chop.passes.graph.transforms.integers import moving_rules, rule_of, weighted_rules
 from chop.passes.graph.transforms.integers import pointwise_rules as pointwise
 
 
@@ -97,7 +97,7 @@ def _has_shape(node: IntegerNode) -> bool:
 def _step(line: Line, made: IntegerNode | None, template: IntegerGraph) -> CircuitStep:
     """Return the step of a node, or raise `Unsupported`."""
     node = line.node
-    rule = RULES.get(mase(node).common.mase_op)
+    rule = rule_of(mase(node).common.mase_op)
     if node.op == "get_attr" or len(node.all_input_nodes) != 1:
         raise Unsupported
     if rule is pointwise.relu:

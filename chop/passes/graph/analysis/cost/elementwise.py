@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from chop.ir.ops import ops_with
 from chop.passes.graph.analysis.cost.call import (
-    NOTHING,
     RULES,
     Call,
     Count,
@@ -15,97 +13,7 @@ from chop.passes.graph.analysis.cost.call import (
     plain,
     rule,
     size,
-    spelt,
 )
-
-Pair = tuple[int, int]
-
-
-# operations per element of the result, forward and backward: an addition, a multiplication, a
-# division, a comparison, a root or an elementary function is one
-PER_RESULT = {
-    (0, 0): "dropout",
-    (1, 0): (
-        "add gt greater lt less le less_equal greater_equal eq ge ne not invert bitwise_and "
-        "bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift sign sgn floor ceil "
-        "trunc round frac signbit isnan isinf isfinite nan_to_num angle conj bernoulli"
-    ),
-    (1, 1): (
-        "relu threshold sub rsub maximum minimum fmax fmin abs neg exp log cumsum cummax "
-        "cummin diff"
-    ),
-    (1, 2): "mul outer kron square sqrt exp2 expm1 log2 log10 log1p sin sinh cosh",
-    (1, 3): "tanh pow reciprocal cos tan cumprod",
-    (1, 4): "div erf erfc erfinv lgamma digamma asin acos atan asinh acosh atanh",
-    (1, 6): "atan2",
-    (2, 0): "floor_divide",
-    (2, 1): "relu6 rrelu leaky_relu hardtanh hardshrink clamp",
-    (2, 2): "addr",
-    (2, 3): "prelu tanhshrink xlogy rsqrt",
-    (3, 1): "softshrink remainder",
-    (3, 3): "softsign logcumsumexp",
-    (3, 4): "softplus addcmul lerp logit",
-    (3, 5): "sinc",
-    (3, 6): "addcdiv cross",
-    (4, 2): "elu hardsigmoid",
-    (4, 3): "sigmoid",
-    (4, 4): "logsigmoid hypot",
-    (5, 0): "isclose",
-    (5, 3): "selu celu",
-    (5, 4): "hardswish softmax log_softmax logaddexp",
-    (5, 5): "silu",
-    (5, 7): "gelu glu",
-    (5, 9): "mish",
-    (6, 5): "softmin",
-    (10, 5): "gumbel_softmax",
-}
-# operations per element of the first input
-PER_INPUT = {
-    (1, 0): (
-        "sum trace fold max min amax amin aminmax argmax argmin any all count_nonzero bincount "
-        "histc mode allclose equal isin unique_consecutive"
-    ),
-    (1, 1): "mean nll_loss",
-    (1, 2): "prod",
-    (2, 1): "nansum nanmean",
-    (2, 2): "norm",
-    (3, 1): "l1_loss hinge_embedding_loss",
-    (3, 2): "mse_loss",
-    (3, 5): "normalize weight_norm",
-    (4, 2): "logsumexp kl_div poisson_nll_loss multi_margin_loss multilabel_margin_loss",
-    (4, 3): "var var_mean",
-    (4, 4): "std std_mean pairwise_distance",
-    (5, 2): "margin_ranking_loss",
-    (5, 4): "soft_margin_loss",
-    (6, 2): "crossentropyloss",
-    (6, 3): "smooth_l1_loss huber_loss",
-    (6, 6): "local_response_norm",
-    (6, 8): "cosine_similarity",
-    (7, 4): "binary_cross_entropy",
-    (7, 6): "gaussian_nll_loss",
-    (7, 8): "cosine_embedding_loss",
-    (8, 5): "binary_cross_entropy_with_logits multilabel_soft_margin_loss",
-    (9, 8): "triplet_margin_loss triplet_margin_with_distance_loss",
-}
-
-
-def _per(elements: Callable[[Call], int], pair: Pair) -> Rule:
-    def cost(call: Call) -> Count:
-        n = elements(call)
-        return plain(pair[0] * n, pair[1] * n)
-
-    return cost
-
-
-def _first_input(call: Call) -> int:
-    return size(next(iter(call.inputs.values()), call.out))
-
-
-for _pair, _ops in PER_RESULT.items():
-    rule(*spelt(_ops))(_per(lambda call: size(call.out), _pair))
-for _pair, _ops in PER_INPUT.items():
-    rule(*spelt(_ops))(_per(_first_input, _pair))
-RULES.update(dict.fromkeys(ops_with("no_arithmetic"), lambda call: NOTHING))
 
 
 # --- norms: statistics count as one operation per element, shifting and scaling as one each

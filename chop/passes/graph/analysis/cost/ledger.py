@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 
 from chop.caches import Lru
 from chop.ir.graph.mase_metadata import TensorMeta, mase
-from chop.ir.ops import OPS
+from chop.ir.ops import OPS, has_trait
 from chop.numerics import NumberFormat, from_dtype, from_precision
 from chop.numerics.float import Float
 from chop.passes.graph.analysis.cost.call import Count
@@ -385,7 +385,7 @@ def _result(node: fx.Node, name: str, tensor: TensorMeta) -> _Result:
     measure = _stored(tensor.shape)
     slot = _result_slot(node, name, tensor, measure)
     grid = None
-    if slot.key and mase(node).common.mase_op == "relu":
+    if slot.key and has_trait(mase(node).common.mase_op, "keeps_grid"):
         floating = from_dtype(tensor.torch_dtype)
         published = _published(measure)
         zero = lambda fmt: published(fmt if fmt(0.0) == 0.0 else floating)  # noqa: E731

@@ -7,16 +7,20 @@ from collections.abc import Iterable, Sequence
 from torch import fx
 
 from chop.ir.graph.mase_metadata import mase
+from chop.ir.ops import ops_with
 from chop.passes.graph.analysis.cost.call import spelt
 from chop.passes.graph.describe.in_place import writes_in_place
 
 # their result is a view of the input
-VIEWS = spelt(
-    "view reshape flatten unflatten transpose permute t swapaxes swapdims movedim squeeze "
-    "unsqueeze getitem select narrow split chunk unbind split_with_sizes tensor_split hsplit "
-    "vsplit diagonal expand expand_as broadcast_to view_as reshape_as contiguous detach alias "
-    "real imag identity dropout ravel adjoint as_strided view_as_real view_as_complex "
-    "atleast_1d atleast_2d atleast_3d requires_grad pos getattr"
+VIEWS = (
+    ops_with("reshape")
+    + ops_with("no_op")
+    + spelt(
+        "transpose permute t swapaxes swapdims movedim getitem select narrow split chunk unbind "
+        "split_with_sizes tensor_split hsplit vsplit diagonal expand expand_as broadcast_to "
+        "contiguous detach alias real imag adjoint as_strided view_as_real view_as_complex "
+        "atleast_1d atleast_2d atleast_3d requires_grad pos getattr"
+    )
 )
 
 

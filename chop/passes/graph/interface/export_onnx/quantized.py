@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from chop.ir.ops import has_trait
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
 from chop.numerics.float import Float
@@ -217,7 +218,9 @@ class FloatReader(FloatOperands):
             self.known.model.get_submodule(str(node.target)) if node.op == "call_module" else None
         )
         formats = formats_of_node(node, layer)
-        rounds = self.known.op(node) == "relu" and is_non_negative(formats.get("data_in"))
+        rounds = has_trait(self.known.op(node), "rectifier") and is_non_negative(
+            formats.get("data_in")
+        )
         fmt = formats.get("data_in" if rounds else "data_out")
         if not isinstance(fmt, Integer | Affine) or (
             isinstance(fmt, Affine) and fmt.axis is not None

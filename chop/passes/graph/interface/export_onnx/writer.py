@@ -19,7 +19,7 @@ from chop.passes.graph.interface.export_onnx.memory import (
     written_nodes,
 )
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph
-from chop.passes.graph.interface.export_onnx.registry import WRITERS
+from chop.passes.graph.interface.export_onnx.registry import writer_of
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import (
     DTYPES,
@@ -107,7 +107,7 @@ class GraphWriter:
             if not is_call or node not in needed or node in self.known.constants:
                 continue
             op = self.known.op(node)
-            if op in SKIPPED or op in NAMED or op in WRITERS:
+            if op in SKIPPED or op in NAMED or writer_of(op):
                 continue
             name = op if not op.startswith("user_defined") else f"{op} {_target(node)}"
             missing.setdefault(name, []).append(node.name)
@@ -195,7 +195,9 @@ class GraphWriter:
 
     def _called(self, node: fx.Node) -> Any:
         start, call = len(self.builder.nodes), OpCall(self, node)
-        given = WRITERS[call.op](call)
+        write = writer_of(call.op)
+        assert write is not None
+        given = write(call)
         result = self._described(given, call.facts, node)
         if isinstance(result, OnnxTensor):
             rounded = call.rounding.result(call, result.name, result.facts)

@@ -150,8 +150,8 @@ def _check_part_of_input(call: NodeCall) -> None:
 class Converter:
     """Builds the integer graph of a quantised graph; the rules of the ops call its methods."""
 
-    def __init__(self, graph: MaseGraph, rules: Mapping[str, Rule]) -> None:
-        self.graph, self.rules = graph, rules
+    def __init__(self, graph: MaseGraph, rule_of: Callable[[str], Rule | None]) -> None:
+        self.graph, self.rule_of = graph, rule_of
         self.integers = IntegerGraph()
         self.values: dict[fx.Node, Value] = {}
         self.results: dict[fx.Node, Value] = {}  # before another node writes to them in place
@@ -217,7 +217,7 @@ class Converter:
     def _rule(self, call: NodeCall) -> Rule:
         """Return the rule of an op, or of a layer variant such as `linear_logicnets`."""
         variant = getattr(call.module, "variant_name", None)
-        rule = self.rules.get(call.op if variant is None else f"{call.op}_{variant}")
+        rule = self.rule_of(call.op if variant is None else f"{call.op}_{variant}")
         if rule is not None:
             return rule
         if variant is not None:

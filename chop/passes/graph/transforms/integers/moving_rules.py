@@ -19,6 +19,7 @@ from chop.integers import (
     ReshapeCodes,
     Word,
 )
+from chop.ir.ops import ops_with
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.pointwise_rules import after_rounding
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
@@ -235,15 +236,14 @@ def argmax(call: NodeCall, to: Converter) -> Value:
     return to.add(call.node.name, op, [source.name], call.node)
 
 
-RESHAPES = ("flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze", "view_as")
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((*RESHAPES, "reshape_as", "ravel"), reshape),
+    **dict.fromkeys(ops_with("reshape"), reshape),
     **dict.fromkeys(("transpose", "swapdims", "swapaxes", "permute", "movedim", "t"), permute),
     **dict.fromkeys(("getitem", "narrow", "select", "flip", "roll"), pick),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), pick),
     "pad": pad,
-    **{f"{how}max_pool{d}d": max_pool for how in ("", "adaptive_") for d in (1, 2, 3)},
-    **{f"{how}avg_pool{d}d": avg_pool for how in ("", "adaptive_") for d in (1, 2, 3)},
+    MaxPoolCodes.__name__: max_pool,
+    AvgPoolCodes.__name__: avg_pool,
     **dict.fromkeys(("mean", "sum"), mean),
-    "argmax": argmax,
+    ArgMaxCodes.__name__: argmax,
 }

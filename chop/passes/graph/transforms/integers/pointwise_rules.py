@@ -29,7 +29,7 @@ from chop.integers import (
 )
 from chop.integers.codes import MAX_BITS
 from chop.integers.scale import simple_fraction
-from chop.ir.ops import OPS, has_trait
+from chop.ir.ops import has_trait
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.needed import returns
 from chop.passes.graph.transforms.integers.values import Constant, Known, Unrounded, Value
@@ -397,26 +397,19 @@ def _is_argmax(node: fx.Node) -> bool:
     return bool(node.meta["mase"].common.mase_op == "argmax")
 
 
-SPECIAL: dict[str, Rule] = {
-    "relu": relu,
-    "leaky_relu": leaky_relu,
-    **dict.fromkeys(("relu6", "hardtanh", "clamp"), clamp),
+RULES: dict[str, Rule] = {
+    Lookup.__name__: pointwise,
+    ReluCodes.__name__: relu,
+    LeakyReluCodes.__name__: leaky_relu,
+    ClampCodes.__name__: clamp,
     **dict.fromkeys(("softmax", "log_softmax"), softmax),
-    "add": combine(AddCodes(), align=True),
-    "sub": combine(SubtractCodes(), align=True),
-    "mul": combine(MultiplyCodes(), align=False),
+    AddCodes.__name__: combine(AddCodes(), align=True),
+    SubtractCodes.__name__: combine(SubtractCodes(), align=True),
+    MultiplyCodes.__name__: combine(MultiplyCodes(), align=False),
     **dict.fromkeys(("cat", "concat"), concat),
     **dict.fromkeys(("identity", "contiguous", "detach", "clone", "float"), same),
     "dropout": dropout,
+    **dict.fromkeys(("div", "pow"), pointwise),  # by a constant
     "prelu": prelu,
     "rrelu": rrelu,
 }
-ONE_OPERAND = (
-    *("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "sin"),
-    *("cos", "tan", "sinh", "cosh", "square", "reciprocal", "sign", "floor", "ceil", "abs"),
-    *("neg", "round", "trunc", "asin", "acos", "atan", "asinh", "acosh", "atanh", "pow", "div"),
-)
-TABLES: dict[str, Rule] = {
-    name: pointwise for name in OPS if has_trait(name, "activation") or name in ONE_OPERAND
-}
-RULES: dict[str, Rule] = TABLES | SPECIAL

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from chop.integers import NeuronTables, QuantizeInput, Scale, Word
+from chop.ir.ops import module_op
 from chop.passes.graph.describe.interpreter import evaluation_mode
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
@@ -16,7 +18,6 @@ from chop.passes.graph.transforms.logicnets import LogicNets
 from chop.passes.graph.transforms.neurons import Conv2dNeurons, Neurons
 
 TABLE_BITS = 16  # inputs of a table
-NOT_NEGATIVE = (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Hardsigmoid)  # all that they return
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,9 @@ def _network_input(layer: LogicNets, word: Word, call: NodeCall, to: Converter) 
     to.integers.notes.append(
         f"{call.node.name}: {merged} before it stays in float, as it takes the input of the network"
     )
-    if isinstance(layer.input_layers[-1], NOT_NEGATIVE):
+    last_layer: Any = type(layer.input_layers[-1])
+    last = module_op(last_layer)
+    if last is not None and "non_negative" in last.traits:
         word = replace(word, low=max(word.low, 0))
     op = QuantizeInput(word, shape_of(node)[1:], MergedLayers(layer))
     return to.add(f"{node.name}_codes", op, [name], call.node)

@@ -258,9 +258,7 @@ def _gain_and_offset(norm: Any, quantised: bool) -> tuple[Tensor, Tensor]:
 
 
 RULES: dict[str, Rule] = {
-    "linear": linear,
-    "transposed_linear": linear,
-    **{f"conv{rank}d": conv for rank in (1, 2, 3)},
-    **{f"batch_norm{rank}d": batch_norm for rank in (1, 2, 3)},
-    "batch_norm": batch_norm,
+    LinearCodes.__name__: linear,
+    ConvCodes.__name__: conv,
+    ChannelAffine.__name__: batch_norm,
 }

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import OPS, has_trait
+from chop.ir.ops import OpNames, has_trait, ops_with
 from chop.numerics.integer import Overflow, Rounding
 from chop.numerics.mixed_integer import Granularity
 from chop.passes.base import PassArgsError, graph_pass
@@ -20,21 +20,15 @@ from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.graph.transforms.quantize.fractions import integer_keys
 from chop.passes.graph.transforms.quantize.observed import NotCalibrated, observed
 from chop.passes.graph.transforms.quantize.quantize import note_quantized, quantized_layer
-from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
+from chop.passes.graph.transforms.quantize.quantized_modules import Quantized, has_layer
 from chop.passes.options import NodeChoice
 from chop.passes.select import By, select
 from chop.registry import UnknownName
 
-WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d")
-LEARNING_OPS = (
-    *WEIGHTED,
-    *(
-        op.name
-        for op in OPS.values()
-        if op.quantized == ("data_in",) and any(cls in LAYERS for cls in op.modules)
-    ),
+WEIGHTED = tuple(op for op in ops_with("weighted_sum") if not has_trait(op, "transposed"))
+LEARNING_OPS = OpNames(
+    lambda op: op.name in WEIGHTED or (op.quantized == ("data_in",) and has_layer(op))
 )
-NON_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softmax")
 
 Width = Annotated[int, Ge(2), Le(24)]  # float32 holds the codes of 24 bits
 Config = dict[str, Any]
@@ -180,7 +174,7 @@ def _is_non_negative(node: fx.Node) -> bool:
             return False
         node = node.all_input_nodes[0]
         op = mase(node).common.mase_op
-    return op in NON_NEGATIVE
+    return has_trait(op, "non_negative")
 
 
 def _learning_layer(calls: Calls, config: Config) -> Quantized:

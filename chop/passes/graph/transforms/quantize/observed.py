@@ -11,14 +11,13 @@ from torch import Tensor, fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import OPS, has_trait
+from chop.ir.ops import OPS, drops_sign, has_trait
 from chop.numerics import FORMATS
 from chop.numerics.histograms import Histogram
 from chop.numerics.thresholds import PERCENTILE
 from chop.passes.graph.describe.formats import dtype_of, layer_operand, operands_of
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.graph.transforms.quantize.quantized_funcs import (
-    UNSIGNED,
     float_target,
     quantized_function,
 )
@@ -54,7 +53,7 @@ class Observed:
     @property
     def drops_sign(self) -> bool:
         """Whether the op sets negative values to zero, so that its format is unsigned."""
-        return self.op in UNSIGNED and self.operand == "data_in"
+        return drops_sign(self.op, self.operand)
 
     def histogram(self) -> Histogram:
         """Return one histogram of all values."""

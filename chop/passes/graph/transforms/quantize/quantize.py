@@ -13,7 +13,7 @@ from torch import fx, nn
 from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import OPS, module_op
+from chop.ir.ops import OPS, OpNames, module_op
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.affine import CALIBRATED, Affine
 from chop.passes.base import PassArgsError, graph_pass
@@ -43,8 +43,8 @@ from chop.passes.graph.transforms.quantize.config import (
 from chop.passes.graph.transforms.quantize.marks import without_marks
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction, float_target
 from chop.passes.graph.transforms.quantize.quantized_modules import (
-    LAYERS,
     Quantized,
+    has_layer,
     layer_for,
     variant,
 )
@@ -56,10 +56,8 @@ from chop.registry import UnknownName
 
 logger = logging.getLogger(__name__)
 
-QUANTIZEABLE_OP = tuple(
-    op.name
-    for op in OPS.values()
-    if funcs.has_function(op) or (op.quantized and any(cls in LAYERS for cls in op.modules))
+QUANTIZEABLE_OP = OpNames(
+    lambda op: funcs.has_function(op) or (bool(op.quantized) and has_layer(op))
 )
 # keys of a config that are not keys of nodes, and that only layers ignore
 NO_BASELINE = (None, "", "NA")

@@ -11,14 +11,13 @@ from torch import Tensor, fx
 
 from chop.caches import Lru
 from chop.ir.operands import argument_names
-from chop.ir.ops import NAMESPACES, OPS, OpSpec
+from chop.ir.ops import NAMESPACES, OPS, OpSpec, drops_sign
 from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.quantize.composed_funcs import composed_form
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
 
 MAX_CACHED = 1000  # configs of one function whose formats are remembered
-UNSIGNED = frozenset({"relu"})  # negative inputs become 0, so the sign bit can extend the range
 
 
 class QuantizedFunction(FormattedFunction):
@@ -100,9 +99,9 @@ class QuantizedFunction(FormattedFunction):
         return self._known.get_or(_frozen(config), self._formats, config)
 
     def _formats(self, config: Mapping[str, Any]) -> dict[str, NumberFormat]:
-        op, operands = self.spec.name, dict.fromkeys(self.spec.quantized)
+        operands = dict.fromkeys(self.spec.quantized)
         return {
-            operand: fmt.for_operand(operand, non_negative=op in UNSIGNED and operand == "data_in")
+            operand: fmt.for_operand(operand, non_negative=drops_sign(self.spec.name, operand))
             for operand, fmt in layer_formats(config, operands).items()
         }
 

@@ -113,7 +113,7 @@ def _padded(graph: MaseGraph, node: fx.Node) -> Site | None:
     pads = [
         user for user in node.users if moved(user) is node and mase(user).common.mase_op == "pad"
     ]
-    is_relu = mase(node).common.mase_op == "relu"
+    is_relu = has_trait(mase(node).common.mase_op, "rectifier")
     return _site(graph, node, {}) if pads and is_relu else None
 
 
@@ -122,7 +122,7 @@ def _site(graph: MaseGraph, value: Any, plan: Plan) -> Site | None:
     if not isinstance(value, fx.Node):
         return None
     node = source(value)
-    if mase(node).common.mase_op == "relu" and why_not_quantized(node) is None:
+    if has_trait(mase(node).common.mase_op, "rectifier") and why_not_quantized(node) is None:
         return (node, "data_in") if _is_called_once(graph, node) else None
     has_weights = node in plan and has_trait(mase(node).common.mase_op, "weighted_sum")
     path = [value]

@@ -96,15 +96,26 @@ def test_what_has_no_component_is_left_to_hls():
     assert (found["toolchain"], found["module"], found["dependence_files"]) == ("HLS", None, [])
 
 
+class Exponential(nn.Module):
+    """A network with a table of a function that is no layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(F.relu(self.first(x)).exp())
+
+
 def test_the_metadata_name_the_components_of_the_circuit():
-    graph = MaseGraph(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LeakyReLU(0.25)))
+    graph = MaseGraph(Exponential())
     widths = {"data_in_width": 6, "data_in_frac_width": 3}
     widths |= {"weight_width": 6, "weight_frac_width": 3}
     steps = [("quantize", {"by": "type", "linear": {"config": {"name": "integer", **widths}}})]
-    options = {"add_common_metadata": {"dummy_in": {"input": torch.zeros(1, 4)}}}
+    options = {"add_common_metadata": {"dummy_in": {"x": torch.zeros(1, 4)}}}
     Pipeline([*PREPARE.steps, *steps, "add_hardware_metadata"])(graph, options)
     circuit = streaming_circuit(graph.to_integers())
-    for name in ("_0", "_1"):
+    for name in ("first", "relu", "exp", "last"):
         assert hardware(graph, name)["module"] == circuit.layers[name]
         assert set(hardware(graph, name)["dependence_files"]) <= circuit.files.keys()
 

@@ -10,11 +10,6 @@ from chop.ir.op_spec import StandIn
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.registry import writes
 
-PLAIN = {
-    "selu": "Selu", "mish": "Mish", "sigmoid": "Sigmoid", "tanh": "Tanh",
-    "hardswish": "HardSwish", "softsign": "Softsign",
-}  # fmt: skip
-
 
 @writes("relu")
 def relu(call: OpCall) -> str:
@@ -22,11 +17,6 @@ def relu(call: OpCall) -> str:
     if call.rounding.is_non_negative("data_in"):
         return x
     return call.rounding.relu(call, x) or call.add("Relu", x)
-
-
-@writes(*PLAIN)
-def plain(call: OpCall) -> str:
-    return call.add(PLAIN[call.op], call.x())
 
 
 def clipped(call: OpCall, x: str, low: float | None, high: float | None) -> str:
@@ -45,11 +35,6 @@ def relu6(call: OpCall) -> str:
 def hardtanh(call: OpCall) -> str:
     low, high = call.setting("min_val", 1, -1.0), call.setting("max_val", 2, 1.0)
     return clipped(call, call.x(), low, high)
-
-
-@writes("leaky_relu")
-def leaky_relu(call: OpCall) -> str:
-    return call.add("LeakyRelu", call.x(), alpha=float(call.setting("negative_slope", 1, 0.01)))
 
 
 @writes("rrelu")
@@ -71,21 +56,6 @@ def prelu(call: OpCall) -> str:
     elif math.prod(shape) > 1 and rank > 2:
         weight = call.add("Reshape", weight, call.ints(*shape, *[1] * (rank - 2)))
     return call.add("PRelu", call.x(), weight)
-
-
-@writes("elu")
-def elu(call: OpCall) -> str:
-    return call.add("Elu", call.x(), alpha=float(call.setting("alpha", 1, 1.0)))
-
-
-@writes("celu")
-def celu(call: OpCall) -> str:
-    return call.add("Celu", call.x(), alpha=float(call.setting("alpha", 1, 1.0)))
-
-
-@writes("gelu")
-def gelu(call: OpCall) -> str:
-    return call.add("Gelu", call.x(), approximate=call.setting("approximate", 1, "none"))
 
 
 @writes("silu")

@@ -12,12 +12,6 @@ from chop.passes.graph.interface.export_onnx.ops.activations import truncated
 from chop.passes.graph.interface.export_onnx.registry import writes
 from chop.passes.graph.interface.export_onnx.values import OnnxSize, OnnxTensor, TensorFacts
 
-UNARY = {
-    "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "erf": "Erf", "sin": "Sin", "cos": "Cos",
-    "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "asin": "Asin", "acos": "Acos", "atan": "Atan",
-    "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "reciprocal": "Reciprocal",
-    "sign": "Sign", "sgn": "Sign", "floor": "Floor", "ceil": "Ceil", "neg": "Neg", "abs": "Abs",
-}  # fmt: skip
 COMPARED = {
     "gt": "Greater", "greater": "Greater", "lt": "Less", "less": "Less", "eq": "Equal",
     "le": "LessOrEqual", "less_equal": "LessOrEqual", "ge": "GreaterOrEqual",
@@ -25,11 +19,6 @@ COMPARED = {
 }  # fmt: skip
 OTHER = ("other", "exponent", "value", "tensor2")
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-@writes(*UNARY)
-def unary(call: OpCall) -> str:
-    return call.add(UNARY[call.op], call.cast(call.x(), call.given_facts().dtype, call.out.dtype))
 
 
 def _stand_in(value: Any, facts: TensorFacts) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chop.ir.ops import OPS, is_named_in_table, module_op
+from chop.ir.ops import OPS, OpSpec, is_named_in_table, module_op
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import (
     activation,
@@ -21,11 +21,23 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 from chop.passes.graph.transforms.quantize.variants import LAYER_VARIANTS
 from chop.registry import ByClass
 
-__all__ = ["LAYERS", "Quantized", "layer_for", "quantized_module_map", "variant"]
+__all__ = ["LAYERS", "Quantized", "has_layer", "layer_for", "quantized_module_map", "variant"]
 
 _HOMES: tuple[Any, ...] = (linear, conv, activation, norm, embedding, attention, recurrent)
 _ALL: list[type[Quantized]] = [layer for home in _HOMES for layer in home.LAYERS]
-LAYERS: ByClass[type[Quantized]] = ByClass("quantized layer")  # by torch's class
+
+
+class QuantizedLayers(ByClass[type[Quantized]]):
+    """Quantized layers by torch's class, also of activations that are defined later."""
+
+    def _registered(self, key: Any) -> type | None:
+        op = module_op(key) if isinstance(key, type) else None
+        for layer in activation.layers_of(op) if op is not None else ():
+            self._items.setdefault(layer.float_class, layer)
+        return super()._registered(key)
+
+
+LAYERS = QuantizedLayers("quantized layer")
 for _layer in _ALL:
     LAYERS.register(_layer.float_class)(_layer)
 
@@ -37,6 +49,11 @@ def layer_for(cls: Any) -> type[Quantized] | None:
         spec = module_op(cls)
         known = LAYERS.get(spec.modules[0]) if spec is not None else None
     return known
+
+
+def has_layer(op: OpSpec) -> bool:
+    """Return whether layers of an op have a quantized form."""
+    return any(cls in LAYERS for cls in op.modules)
 
 
 class _ModuleMap(Mapping[str, type[Quantized]]):
@@ -53,7 +70,7 @@ class _ModuleMap(Mapping[str, type[Quantized]]):
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
-        ops = [op for op in OPS.values() if any(cls in LAYERS for cls in op.modules)]
+        ops = [op for op in OPS.values() if has_layer(op)]
         yield from (f"{op.name}_{fmt}" for op in ops for fmt in FORMATS)
         yield from LAYER_VARIANTS
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+import functools
+from typing import Any
 
-from chop.ir.ops import OPS
+from chop.ir.ops import OPS, OpSpec, drops_sign, module_op
 from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized, variants
 
@@ -12,27 +13,33 @@ from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantiz
 class _QuantActivation(Quantized):
     operands = ("data_in",)
 
-
-class QuantReLU(_QuantActivation, nn.ReLU):
     def refine(self, operand: str, fmt: NumberFormat) -> NumberFormat:
-        """Unsigned: negative inputs become 0 anyway, so the sign bit can extend the range."""
-        return fmt.for_operand(operand, non_negative=operand == "data_in")
+        """Unsigned where negative inputs become 0, so that the sign bit can extend the range."""
+        cls: Any = self.float_class
+        op = module_op(cls)
+        drops = op is not None and drops_sign(op.name, operand)
+        return fmt.for_operand(operand, non_negative=drops)
 
 
-def _quantized(cls: type[nn.Module]) -> type[Quantized]:
+@functools.cache
+def _quantized(cls: Any) -> type[Quantized]:
     """QuantGELU for nn.GELU, without special behaviour."""
-    return type(f"Quant{cls.__name__}", (_QuantActivation, cls), {"__module__": __name__})
+    body = {"__module__": __name__, "float_class": cls}
+    return type(f"Quant{cls.__name__}", (_QuantActivation, cls), body)
 
 
-LAYERS: tuple[type[Quantized], ...] = (
-    QuantReLU,
-    *(
-        _quantized(cls)
-        for op in OPS.values()
-        if op.quantized == ("data_in",)
-        for cls in op.modules
-        if cls is not nn.ReLU
-    ),
-)
-globals().update({layer.__name__: layer for layer in LAYERS})
-__getattr__ = variants(*LAYERS)
+def layers_of(op: OpSpec) -> list[type[Quantized]]:
+    """Return the quantized layers of an op whose only operand is its input."""
+    classes: tuple[Any, ...] = op.modules if op.quantized == ("data_in",) else ()
+    return [_quantized(cls) for cls in classes]
+
+
+def _layers() -> list[type[Quantized]]:
+    return [layer for op in OPS.values() for layer in layers_of(op)]
+
+
+LAYERS = _layers()
+
+
+def __getattr__(name: str) -> type[Quantized]:
+    return variants(*_layers())(name)  # of ops of yours as well

@@ -48,12 +48,12 @@ class Quantized(Leaf, HasScales):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if Quantized in cls.__bases__ or not hasattr(cls, "float_class"):
+        if "float_class" in vars(cls):
+            cls.layer = cls
+        elif Quantized in cls.__bases__ or not hasattr(cls, "float_class"):
             bases = [base for base in cls.__mro__ if base.__module__.startswith("torch.nn.")]
             if bases and bases[0] is not nn.Module:
                 cls.float_class, cls.layer = bases[0], cls
-            elif "float_class" in vars(cls):  # a layer of ours
-                cls.layer = cls
         cls._overrides_rounding = (
             cls.q is not Quantized.q or cls.q_parameter is not Quantized.q_parameter
         )
