@@ -14,7 +14,8 @@ from torch import Tensor
 
 from chop.integers.scale import Scale
 from chop.numerics.affine import Affine
-from chop.numerics.integer import Integer, Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
+from chop.numerics.integer import Integer
 
 MAX_BITS = 63  # of an accumulator, sign included, so that int64 holds it with one bit to spare
 MAX_WORD_BITS = 48  # of a rounded value

@@ -15,6 +15,7 @@ from torch import Tensor
 from chop.numerics.affine_rounding import MIN_SCALE, ScaledAffine, Steps, next_power
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import Grid, code_range
 
 CALIBRATED: Literal["calibrated"] = "calibrated"
 SCALE_BITS, POWER_BITS = 32, 8  # a float32; an exponent
@@ -143,9 +144,7 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
     @property
     def codes(self) -> tuple[int, int]:
         """The smallest and the largest code."""
-        low = -(2 ** (self.width - 1)) if self.signed else 0
-        high = low + 2**self.width - 1
-        return (-high if self.symmetric and self.signed else low), high
+        return code_range(self.width, self.signed, self.symmetric)
 
     @property
     def is_calibrated(self) -> bool:
@@ -240,7 +239,10 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
         low, high = ([_float32((code - z) * s) for s, z in pairs] for code in self.codes)
         return min(low), max(high)
 
-    def grid(self) -> Tensor:
+    def grid(self) -> Grid:
+        return Grid(*self.codes, self.scales, self.zero_points, self.axis)
+
+    def values(self) -> Tensor:
         if self.axis is not None or self.width == BIAS_WIDTH or not self.is_calibrated:
             raise NotImplementedError(
                 "affine has no fixed grid: only a format with one scale and at most 16 bits does"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chop.numerics import fused
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import Grid
 from chop.numerics.straight_through import Limits, all_straight_through, straight_through
 from chop.registry import Registry, UnknownName
 
@@ -111,7 +112,11 @@ class NumberFormat(abc.ABC):
         """Storage bits per element of a tensor of that shape, including incomplete blocks."""
         return self.bits
 
-    def grid(self) -> Tensor:
+    def grid(self) -> Grid | None:
+        """Return the codes of the values; None for a format without fixed ones, or of a layer."""
+        return None
+
+    def values(self) -> Tensor:
         """All values in ascending order, in float64, for a format with a fixed grid."""
         raise NotImplementedError(f"{self.name} has no fixed grid: it scales with the data")
 

@@ -150,10 +150,10 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
 
     @property
     def smallest(self) -> float:
-        grid = self.grid()
+        grid = self.values()
         return grid[grid > 0].min().item()
 
-    def grid(self) -> Tensor:
+    def values(self) -> Tensor:
         """All sums of signs, and zero."""
         sums = {0.0}
         for mean in self.means:

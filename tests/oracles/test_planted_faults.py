@@ -104,19 +104,19 @@ def next_channel(original):
 
 
 def higher_bound(original):
-    def of(fmt, rank):
-        made = original(fmt, rank)
+    def shifted(grid, by):
+        made = original(grid, by)
         return dataclasses.replace(made, high=made.high - 1, low=made.low + 1)
 
-    return of
+    return shifted
 
 
 def bias_codes_plus_one(original):
-    def grid(*x):
+    def coded(*x):
         found = original(*x)
         return found if found is None else dataclasses.replace(found, codes=found.codes + 1)
 
-    return grid
+    return coded
 
 
 FAULTS = {
@@ -152,8 +152,8 @@ FAULTS = {
     "integer: a limb of the weights is lost": (
         INTEGER, onnx_weighted, "_weight_limbs", after(lambda limbs: limbs[:1])),
     "qcdq: the lowest and the highest code are cut off": (
-        FILE, qdq.ActivationCodes, "of", higher_bound),
-    "qcdq: a bias is off by one": (FILE, qdq, "_bias_grid", bias_codes_plus_one),
+        FILE, qdq.Grid, "shifted", higher_bound),
+    "qcdq: a bias is off by one": (FILE, qdq, "_coded_bias", bias_codes_plus_one),
     # circuits
     "unrolled: ties go up": (
         UNROLLED, unrolled_requantize, "ROUND_MODES", lambda modes: {**modes, "even": "RND"}),
