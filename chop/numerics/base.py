@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chop.numerics import fused
 from chop.numerics.fast.plans import RoundingPlan
-from chop.numerics.grid import Grid
+from chop.numerics.grid import FixedScales, Grid
 from chop.numerics.straight_through import Limits, all_straight_through, straight_through
 from chop.registry import Registry, UnknownName
 
@@ -49,6 +49,7 @@ class NumberFormat(abc.ABC):
     name: ClassVar[str]  # `type` in metadata, `name` in TOML: "integer"
     suffix: ClassVar[str]  # class names: LinearInteger
     elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
+    rounds: ClassVar[bool] = True  # or leaves the float tensor unchanged
     light: ClassVar[bool] = False  # rounds in few passes over memory
     other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
     advice: ClassVar[Mapping[str, str]] = {}  # key of the precision -> how to choose a missing one
@@ -115,6 +116,14 @@ class NumberFormat(abc.ABC):
     def grid(self) -> Grid | None:
         """Return the codes of the values; None for a format without fixed ones, or of a layer."""
         return None
+
+    def uniform(self) -> NumberFormat:
+        """Return the format of all numbers, where no layer has bits of its own for each."""
+        return self
+
+    def with_scales_of(self, x: Tensor) -> FixedScales | None:
+        """Return rounding with the scales that `x` has; None if it is unknown who shares one."""
+        return FixedScales(self) if self.elementwise else None
 
     def values(self) -> Tensor:
         """All values in ascending order, in float64, for a format with a fixed grid."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -156,6 +156,27 @@ class Grid:
         scale = self.scale(codes.shape).to(codes.device)
         # a product of a code of 24 bits and a float32 is exact in float64
         return (multiples.double() * scale).to(dtype)
+
+
+@dataclass(frozen=True)
+class FixedScales:
+    """Rounds values to nearest with `scales` that stay fixed.
+
+    `scales` have the shape of the values, and `rule(x, *scales)` rounds x. `sets_scale` says which
+    of the values set a scale, where they do.
+    """
+
+    rule: Callable[..., Tensor]
+    scales: tuple[Tensor, ...] = ()
+    sets_scale: Tensor | None = None
+
+    def nearest(self, x: Tensor, columns: slice = slice(None)) -> Tensor:
+        """Return the nearest values of these columns."""
+        return self.rule(x, *(scale[..., columns] for scale in self.scales))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> FixedScales:
+        """Return the rounding of values that are laid out differently."""
+        return FixedScales(self.rule, tuple(change(scale) for scale in self.scales))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

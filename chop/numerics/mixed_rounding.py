@@ -84,8 +84,10 @@ class MixedRounding:
         assert x is not None, "these integer bits follow from the values"
         return integer_bits_for(x, frac_bits, self.fmt), frac_bits
 
-    def grid(self, x: Tensor | None = None) -> Grid:
-        """Return the codes of a tensor; None if the bits do not follow from it."""
+    def grid(self, x: Tensor | None = None) -> Grid | None:
+        """Return the codes of a tensor; None where the bits follow from its values, without it."""
+        if x is None and self.integer_bits is None:
+            return None
         fmt = self.fmt
         bits, frac_bits = whole_bits(*(b.cpu() for b in self.bits_of(x)))
         bits, frac_bits = bits.long(), frac_bits.long() + 0 * bits.long()

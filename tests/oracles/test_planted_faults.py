@@ -68,17 +68,18 @@ def one_short(original):
 
 
 def no_zero_point(original):
-    def of(fmt, rank):
-        word = original(fmt, rank)
+    def of(grid, rank):
+        word = original(grid, rank)
         return replace(word, low=word.low + word.zero_point, high=word.high + word.zero_point)
 
     return of
 
 
 def shifted_fraction(original):
-    def of(fmt, rank=1):
-        finer = isinstance(fmt, codes.Integer) and fmt.width > 2
-        return original(replace(fmt, frac_width=fmt.frac_width + 1) if finer else fmt, rank)
+    def of(grid, rank=1):
+        finer = grid.is_fixed_point and grid.width > 2
+        half = (grid.scales[0] / 2,)
+        return original(replace(grid, scales=half) if finer else grid, rank)
 
     return of
 
@@ -124,7 +125,7 @@ FAULTS = {
     "ties go up instead of to even codes": (
         SIMULATION, requantize, "rounded_shift", before(even_goes_up)),
     "a quotient's ties go up": (INTEGER, requantize, "rounded_division", before(even_goes_up)),
-    "a zero point is dropped": (SIMULATION, codes.Word, "_of_affine", no_zero_point),
+    "a zero point is dropped": (SIMULATION, codes.Word, "of", no_zero_point),
     "a fraction is off by one": (SIMULATION, codes.Word, "of", shifted_fraction),
     "wrapping saturates": (SIMULATION, codes.Word, "wrapped", before(saturating)),
     "the highest code is cut off": (SIMULATION, codes.Word, "wrapped", one_short),

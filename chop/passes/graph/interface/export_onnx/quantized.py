@@ -9,11 +9,8 @@ import torch
 from torch import Tensor, fx
 
 from chop.numerics import NumberFormat
-from chop.numerics.float import Float
 from chop.numerics.fp8 import FP8
 from chop.numerics.grid import ElementGrid, Grid
-from chop.numerics.mixed_integer import MixedInteger
-from chop.numerics.mixed_rounding import MixedRounding
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.describe.moves import moved, source
@@ -75,9 +72,11 @@ class QuantizedOperands(FloatOperands):
     def activation(self, call: OpCall, name: str, operand: str | None, facts: TensorFacts) -> str:
         if operand is None or not facts.dtype.is_floating_point:
             return name
-        to = self._rounding(call, operand)
-        if isinstance(to, Float):
+        fmt = self.formats[operand]
+        self._check(call, fmt, operand)
+        if not fmt.rounds:
             return name
+        to = self._codes(call, operand, fmt)
         if isinstance(to, ElementGrid):
             name, cover = self.nodes.by_element(call, name, to)
             if cover is None:
@@ -130,7 +129,7 @@ class QuantizedOperands(FloatOperands):
     ) -> str:  # fmt: skip
         """Return a rounded constant."""
         array = rounded.detach().cpu().float().numpy()
-        if isinstance(fmt, Float):
+        if not fmt.rounds:
             return call.builder.constant(array.T if turned else array, name)
         self._check(call, fmt, operand)
         if operand == "bias":
@@ -167,20 +166,15 @@ class QuantizedOperands(FloatOperands):
     def check_whole(self, call: OpCall) -> None:
         raise call.refusal(REFUSALS["inside"].reason)
 
-    def _rounding(self, call: OpCall, operand: str) -> Grid | NumberFormat:
-        """Return the codes of an activation, or its format without codes that a file can hold."""
-        fmt = self.formats[operand]
-        self._check(call, fmt, operand)
-        if not isinstance(fmt, MixedInteger):
-            return fmt.grid() or fmt
-        own = self.layer.formats.get(operand) if isinstance(self.layer, Quantized) else None
-        rounding = self.layer.rounding(operand, own) if own is not None else None
-        if not isinstance(rounding, MixedRounding):
-            return fmt.uniform().grid()
-        grid = rounding.grid()
+    def _codes(self, call: OpCall, operand: str, fmt: NumberFormat) -> Grid | NumberFormat:
+        """Return the codes of an activation, or its format where a file has numbers like it."""
+        grid = fmt.grid()
+        if grid is None and isinstance(self.layer, Quantized):
+            grid = self.layer.grid_of(operand)
+        grid = grid or fmt.uniform().grid()
         if isinstance(grid, ElementGrid) and grid.overflow == "wrap":
             raise call.refusal(REFUSALS["wrap"].say(operand=operand))
-        return grid
+        return grid or fmt
 
     def _check(self, call: OpCall, fmt: NumberFormat, operand: str) -> None:
         try:
