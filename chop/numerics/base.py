@@ -117,6 +117,26 @@ class NumberFormat(abc.ABC):
         """Return the codes of the values; None for a format without fixed ones, or of a layer."""
         return None
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether all that calibration chooses is known."""
+        return True
+
+    def why_not_calibrated(self, operand: str) -> str | None:
+        """Return what has to be done before an operand can be rounded; None if nothing has."""
+        return None
+
+    def calibrated_numbers(self) -> dict[str, Any]:
+        """Return what calibration chose, as columns of its table."""
+        return {}
+
+    def check_shape(self, operand: str, shape: Sequence[int]) -> None:  # noqa: B027 (as above)
+        """Raise an error if the format is not one for tensors of this shape."""
+
+    def turned(self) -> NumberFormat:
+        """Return the format of a matrix for the transposed matrix."""
+        return self
+
     def uniform(self) -> NumberFormat:
         """Return the format of all numbers, where no layer has bits of its own for each."""
         return self

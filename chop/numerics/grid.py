@@ -158,7 +158,7 @@ class Grid:
         return (multiples.double() * scale).to(dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FixedScales:
     """Rounds values to nearest with `scales` that stay fixed.
 

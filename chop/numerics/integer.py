@@ -189,6 +189,9 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     def range(self) -> tuple[float, float]:
         return self.codes[0] * 2.0**-self.frac_width, self.largest
 
+    def calibrated_numbers(self) -> dict[str, Any]:
+        return {"Fraction": self.frac_width}
+
     def grid(self) -> Grid:
         scales = (2.0**-self.frac_width,)
         return Grid(*self.codes, scales, rounding=self.rounding, overflow=self.overflow)

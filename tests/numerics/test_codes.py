@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.affine import Affine
 from chop.numerics.affine_rounding import ScaledAffine
+from chop.numerics.binary import Binary
+from chop.numerics.block_fp import BlockFP
 from chop.numerics.grid import ElementGrid, Grid, code_range
 from chop.numerics.integer import Integer
+from chop.numerics.log import Log
 from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.mixed_rounding import MixedRounding
+from chop.numerics.mx import MXFP, MXInt
+from chop.numerics.scale_integer import ScaleInteger
 
 ROUNDINGS, OVERFLOWS = ("even", "up", "floor"), ("saturate", "symmetric", "wrap")
 values = st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6)
@@ -98,6 +103,23 @@ def test_shifted_codes_are_the_same_values():
     codes = torch.arange(grid.low, grid.high + 1)
     assert torch.equal(moved.decode(codes + 128), grid.decode(codes))
     assert (moved.low, moved.high, moved.zero_points) == (120, 135, (130,))
+
+
+HOLDING = [
+    *(Integer(4, 2, rounding="floor"), Log(5, 7), MXInt(4, [3]), MXFP(2, 1, [3], block_dim=0)),
+    *(BlockFP(8, 8, 127, [2, 2]), ScaleInteger(4), Binary(1, False, True, scaled=True)),
+]
+
+
+@pytest.mark.parametrize("fmt", HOLDING, ids=repr)
+@given(x=tensors)
+def test_rounding_with_the_scales_of_a_tensor_is_that_of_the_format(fmt, x):
+    held = fmt.with_scales_of(x)
+    assert torch.equal(held.nearest(x), fmt(x))
+    turned = held.mapped(lambda scale: scale.T)
+    assert torch.equal(turned.nearest(x.T), fmt(x).T)
+    if held.sets_scale is not None:
+        assert held.sets_scale.any()
 
 
 def test_formats_without_codes_of_their_own_say_so():

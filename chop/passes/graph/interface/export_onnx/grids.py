@@ -14,7 +14,7 @@ from chop.numerics.blocks import block_shape, to_tiles
 from chop.numerics.grid import Grid
 from chop.numerics.mx import MXFP, MXInt
 from chop.passes.graph.interface.export_onnx.values import ExportError
-from chop.passes.graph.transforms.integers.weights import dyadic, weight_codes
+from chop.passes.graph.transforms.integers.weights import check_finite, dyadic, weight_codes
 
 __all__ = ["CodedConstant", "coded_constant", "codes_arrays", "storage_type"]
 
@@ -73,13 +73,17 @@ def coded_constant(
     """
     values = values.detach().cpu()
     grid = None if fmt is None else fmt.grid()
-    if grid is not None:
-        axis = None if grid.axis is None else grid.axis % values.ndim
-        found = CodedConstant(grid.encode(values).numpy(), replace(grid, axis=axis))
-    elif isinstance(fmt, MXInt | MXFP) and blocks:
-        found = _blocked(values, fmt)
-    else:
-        found = _stepped(values, fmt)
+    try:
+        check_finite(values, "weight")
+        if grid is not None:
+            axis = None if grid.axis is None else grid.axis % values.ndim
+            found = CodedConstant(grid.encode(values).numpy(), replace(grid, axis=axis))
+        elif isinstance(fmt, MXInt | MXFP) and blocks:
+            found = _blocked(values, fmt)
+        else:
+            found = _stepped(values, fmt)
+    except ValueError as error:
+        raise ExportError(str(error)) from error
     if not np.array_equal(found.values(), values.float().numpy()):
         raise ExportError(
             f"has weights in {getattr(fmt, 'name', 'float')} that are not whole multiples of "
@@ -89,10 +93,7 @@ def coded_constant(
 
 
 def _stepped(values: Tensor, fmt: NumberFormat | None) -> CodedConstant:
-    try:
-        codes, steps, _ = weight_codes(values, fmt)
-    except ValueError as error:
-        raise ExportError(str(error)) from error
+    codes, steps, _ = weight_codes(values, fmt)
     scale = steps.value.float().numpy()
     low, high = min(0, int(codes.min())), int(codes.max())
     axis = 0 if scale.ndim else None

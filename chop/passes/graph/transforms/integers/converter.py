@@ -29,7 +29,6 @@ from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
 from chop.numerics import NumberFormat
 from chop.numerics.mixed_integer import MixedInteger
-from chop.numerics.mixed_rounding import MixedRounding
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.formats import node_formats
 from chop.passes.graph.describe.in_place import writes_in_place
@@ -284,8 +283,8 @@ class Converter:
         """Return the word of bits that a layer keeps, or of one width for all."""
         layer = call.module
         own = layer.formats.get(operand) if isinstance(layer, Quantized) else None
-        rounding = layer.rounding(operand, own) if isinstance(layer, Quantized) else None
-        if not isinstance(rounding, MixedRounding):
+        rounding: Any = layer.rounding(operand, own) if isinstance(layer, Quantized) else None
+        if rounding is own:  # no bits of the layer's
             return self.word(fmt.uniform(), operand, call)
         try:
             return MixedWord.with_bits(fmt, *rounding.bits_of(None))

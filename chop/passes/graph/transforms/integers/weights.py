@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -64,7 +62,7 @@ def clipped(values: Tensor, rounded: Tensor, fmt: NumberFormat | None) -> int:
 
 def _step(fmt: NumberFormat | None, values: Tensor) -> Tensor | None:
     """Return the step of a format in a shape that broadcasts to values; None if it has none."""
-    if fmt is None or not math.isfinite(fmt.largest):  # it may not be calibrated
+    if fmt is None or not fmt.is_calibrated:
         return None
     grid = fmt.grid()
     return None if grid is None else grid.scale(values.shape)
