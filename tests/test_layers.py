@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 import chop
+from chop.numerics import FORMATS, NumberFormat
+from chop.numerics.affine_rounding import ScaledAffine
+from chop.numerics.blocks import BlockFormat
+from chop.numerics.mixed_rounding import MixedRounding
 
 # room: the rooms that it may import; a population of `training` reads networks as calls of layers,
 # and rounds as the quantized ones do
@@ -228,3 +232,45 @@ def test_every_class_name_has_one_home():
                 homes.setdefault(node.name, []).append(file)
     wrong = {n: where for n, where in homes.items() if len(where) > 1 and n not in HOMONYMS}
     assert not wrong, wrong
+
+
+# checks of a format's class outside `numerics`, by file: a number may only become smaller
+FORMAT_CHECKS: dict[str, int] = {
+    "layers/frozen_edges.py": 1,
+    "passes/graph/interface/export_onnx/grids.py": 1,
+    "passes/graph/interface/export_onnx/qdq.py": 1,
+    "passes/graph/interface/export_onnx/qonnx.py": 1,
+    "passes/graph/interface/export_onnx/quantized.py": 1,
+    "passes/graph/transforms/binary_scaling.py": 1,
+    "passes/graph/transforms/deploy/codes.py": 1,
+    "passes/graph/transforms/deploy/convert.py": 2,
+    "passes/graph/transforms/deploy/layers.py": 1,
+    "passes/graph/transforms/deploy/weights.py": 1,
+    "passes/graph/transforms/integers/converter.py": 1,
+    "passes/graph/transforms/integers/weights.py": 1,
+    "passes/graph/transforms/learned_bits/freeze_bits.py": 2,
+    "passes/graph/transforms/quantize/chosen.py": 1,
+    "passes/graph/transforms/quantize/quantize.py": 1,
+    "passes/graph/transforms/quantize/quantized_modules/base.py": 3,
+    "passes/graph/transforms/quantize/quantized_modules/scales.py": 10,
+    "passes/graph/transforms/quantize/scales_from_values.py": 1,
+    "training/learned/chain.py": 1,
+    "training/population/rounding.py": 1,
+}
+
+
+def format_checks(nodes: list[ast.AST], formats: set[str]) -> int:
+    """Count the calls of isinstance and issubclass with a class of `formats`."""
+    calls = (n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
+    kinds = (
+        [*ast.walk(call.args[1])] for call in calls if call.func.id in ("isinstance", "issubclass")
+    )
+    return sum(any(isinstance(n, ast.Name) and n.id in formats for n in kind) for kind in kinds)
+
+
+def test_code_asks_a_format_for_its_grid_and_not_for_its_class():
+    kinds = {*FORMATS.values(), NumberFormat, BlockFormat, ScaledAffine, MixedRounding}
+    names = {kind.__name__ for kind in kinds}
+    found = {file: format_checks(nodes, names) for file, nodes in files()}
+    outside = {f: n for f, n in found.items() if n and not f.startswith("numerics/")}
+    assert outside == FORMAT_CHECKS, "ask for fmt.grid(); if there are fewer checks, say so here"

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from chop.integers.scale import Scale
-from chop.numerics.affine import Affine
-from chop.numerics.integer import Integer, Overflow, Rounding
+from chop.numerics.grid import Grid, Overflow, Rounding
 
 MAX_BITS = 63  # of an accumulator, sign included, so that int64 holds it with one bit to spare
 MAX_WORD_BITS = 48  # of a rounded value
@@ -123,37 +122,26 @@ class Word:
     zero_point: int = 0
 
     @classmethod
-    def of(cls, fmt: Integer | Affine, rank: int = 1) -> Self:
-        """Return the word of a format, for tensors of `rank` dimensions, the batch included."""
-        if isinstance(fmt, Affine):
-            return cls._of_affine(fmt, rank)
-        if fmt.width > MAX_WORD_BITS:
+    def of(cls, grid: Grid, rank: int = 1) -> Self:
+        """Return the word of a grid, for tensors of `rank` dimensions, the batch included."""
+        if grid.width > MAX_WORD_BITS:
             raise TooWide(
-                f"{fmt.width} bits are more than the {MAX_WORD_BITS} that a rounded value may "
+                f"{grid.width} bits are more than the {MAX_WORD_BITS} that a rounded value may "
                 f"have, as sums of products have at most {MAX_BITS}; use a narrower format"
             )
-        scale = Scale.power(-fmt.frac_width)
-        rule = (fmt.rounding, fmt.overflow)
-        return cls(*fmt.codes, scale, fmt.width, fmt.signed, *rule)
-
-    @classmethod
-    def _of_affine(cls, fmt: Affine, rank: int) -> Self:
-        scales = torch.tensor(fmt.scales, dtype=torch.float64)
-        if len({*fmt.zero_points}) > 1:
+        if len({*grid.zero_points}) > 1:
             raise ValueError(
                 "zero points per channel are not supported; use one for the whole tensor"
             )
-        point = fmt.zero_points[0]
-        if fmt.axis is None:
-            scales = scales[0]
-        else:
-            shape = [1] * rank
-            shape[fmt.axis] = -1
-            if shape[0] == -1:
-                raise ValueError("there is one scale per sample; use the axis of the channels")
-            scales = scales.view(shape[1:])
-        low, high = (code - point for code in fmt.codes)
-        return cls(low, high, Scale.of(scales), fmt.width, fmt.signed, zero_point=point)
+        if grid.axis is not None and grid.axis % rank == 0:
+            raise ValueError("there is one scale per sample; use the axis of the channels")
+        scale = grid.scale([1] * rank)
+        point = grid.zero_points[0]
+        return cls(
+            grid.low - point, grid.high - point,
+            Scale.of(scale if grid.axis is None else scale[0]),
+            grid.width, grid.signed, grid.rounding, grid.overflow, point,
+        )  # fmt: skip
 
     @property
     def lows(self) -> Tensor:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from chop.numerics.integer import Rounding
+from chop.numerics.grid import Rounding
 
 SINGLE, DOUBLE = 2**24, 2**53  # below, float32 and float64 add integers exactly
 FLOAT_BITS = 52

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
 from chop.layers.edge_costs import edge_cost
-from chop.numerics.integer import Integer, Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
+from chop.numerics.integer import Integer
 from chop.numerics.learned import Cost
 
 MAX_BITS = 12  # of the input of a table

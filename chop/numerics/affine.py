@@ -15,6 +15,7 @@ from torch import Tensor
 from chop.numerics.affine_rounding import MIN_SCALE, ScaledAffine, Steps, next_power
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import Grid, code_range
 
 CALIBRATED: Literal["calibrated"] = "calibrated"
 SCALE_BITS, POWER_BITS = 32, 8  # a float32; an exponent
@@ -143,9 +144,7 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
     @property
     def codes(self) -> tuple[int, int]:
         """The smallest and the largest code."""
-        low = -(2 ** (self.width - 1)) if self.signed else 0
-        high = low + 2**self.width - 1
-        return (-high if self.symmetric and self.signed else low), high
+        return code_range(self.width, self.signed, self.symmetric)
 
     @property
     def is_calibrated(self) -> bool:
@@ -240,7 +239,42 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
         low, high = ([_float32((code - z) * s) for s, z in pairs] for code in self.codes)
         return min(low), max(high)
 
-    def grid(self) -> Tensor:
+    def why_not_calibrated(self, operand: str) -> str | None:
+        if self.is_calibrated:
+            return None
+        if self.scale == CALIBRATED:
+            return no_scale(operand, f"{operand}_scale")
+        return f"{operand} has no zero point yet; run calibrate, or give {operand}_zero_point"
+
+    def calibrated_numbers(self) -> dict[str, Any]:
+        if self.axis is None:
+            return {"Scale": self.scale, "Zero point": self.zero_point}
+        low, high = min(self.scales), max(self.scales)
+        return {"Scale": f"{low:.4g} to {high:.4g}", "Zero point": "by channel"}
+
+    def turned(self) -> Self:
+        return self if self.axis is None else replace(self, axis=1 - self.axis % 2)
+
+    def check_shape(self, operand: str, shape: Sequence[int]) -> None:
+        axis, rank = self.axis, len(shape)
+        if axis is None:
+            return
+        if not -rank <= axis < rank:
+            raise ValueError(
+                f"{operand}_axis is {axis}, but {operand} has {rank} dimensions; "
+                f"give an axis from {-rank} to {rank - 1}"
+            )
+        for key, given in (("scale", self.scale), ("zero_point", self.zero_point)):
+            if isinstance(given, tuple) and len(given) != shape[axis]:
+                raise ValueError(
+                    f"{operand}_{key} has {len(given)} numbers for {shape[axis]} channels along "
+                    f"axis {axis}; give one for each channel"
+                )
+
+    def grid(self) -> Grid:
+        return Grid(*self.codes, self.scales, self.zero_points, self.axis)
+
+    def values(self) -> Tensor:
         if self.axis is not None or self.width == BIAS_WIDTH or not self.is_calibrated:
             raise NotImplementedError(
                 "affine has no fixed grid: only a format with one scale and at most 16 bits does"

@@ -12,6 +12,7 @@ from torch import Tensor
 from chop.numerics import fused
 from chop.numerics.exponents import ceil_log2, exp2, whole_at_most
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import Grid
 from chop.numerics.scratch import is_plain, scratch
 from chop.numerics.straight_through import Rounding, straight_through
 
@@ -151,6 +152,12 @@ class ScaledAffine:
         scale = self.scale.detach()
         adapted = self.fmt.learn or self.fmt.power_of_two
         return positive(scale, self.fmt.power_of_two) if adapted else scale
+
+    def grid(self) -> Grid:
+        """Return the codes of the values."""
+        scales = tuple(self.used.double().reshape(-1).tolist())
+        points = tuple(self.zero_point.reshape(-1).tolist())
+        return Grid(*self.fmt.codes, scales, points, self.fmt.axis)
 
     @property
     def numbers(self) -> Numbers | None:

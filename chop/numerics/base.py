@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chop.numerics import fused
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import FixedScales, Grid
 from chop.numerics.straight_through import Limits, all_straight_through, straight_through
 from chop.registry import Registry, UnknownName
 
@@ -48,6 +49,7 @@ class NumberFormat(abc.ABC):
     name: ClassVar[str]  # `type` in metadata, `name` in TOML: "integer"
     suffix: ClassVar[str]  # class names: LinearInteger
     elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
+    rounds: ClassVar[bool] = True  # or leaves the float tensor unchanged
     light: ClassVar[bool] = False  # rounds in few passes over memory
     other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
     advice: ClassVar[Mapping[str, str]] = {}  # key of the precision -> how to choose a missing one
@@ -111,7 +113,39 @@ class NumberFormat(abc.ABC):
         """Storage bits per element of a tensor of that shape, including incomplete blocks."""
         return self.bits
 
-    def grid(self) -> Tensor:
+    def grid(self) -> Grid | None:
+        """Return the codes of the values; None for a format without fixed ones, or of a layer."""
+        return None
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether all that calibration chooses is known."""
+        return True
+
+    def why_not_calibrated(self, operand: str) -> str | None:
+        """Return what has to be done before an operand can be rounded; None if nothing has."""
+        return None
+
+    def calibrated_numbers(self) -> dict[str, Any]:
+        """Return what calibration chose, as columns of its table."""
+        return {}
+
+    def check_shape(self, operand: str, shape: Sequence[int]) -> None:  # noqa: B027 (as above)
+        """Raise an error if the format is not one for tensors of this shape."""
+
+    def turned(self) -> NumberFormat:
+        """Return the format of a matrix for the transposed matrix."""
+        return self
+
+    def uniform(self) -> NumberFormat:
+        """Return the format of all numbers, where no layer has bits of its own for each."""
+        return self
+
+    def with_scales_of(self, x: Tensor) -> FixedScales | None:
+        """Return rounding with the scales that `x` has; None if it is unknown who shares one."""
+        return FixedScales(self) if self.elementwise else None
+
+    def values(self) -> Tensor:
         """All values in ascending order, in float64, for a format with a fixed grid."""
         raise NotImplementedError(f"{self.name} has no fixed grid: it scales with the data")
 

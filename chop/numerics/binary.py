@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import FixedScales
 from chop.numerics.means import mean_magnitude
 
 
@@ -67,6 +68,16 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
         scale = mean_magnitude(x) if self.scaled or not self.bipolar else torch.ones_like(x)
         off = -scale if self.bipolar else torch.zeros_like(scale)
         return torch.where(x.isnan(), x, torch.where(on, scale, off))
+
+    def with_scales_of(self, x: Tensor) -> FixedScales:
+        def nearest(x: Tensor, scale: Tensor) -> Tensor:
+            if self.bipolar:
+                return torch.where(x >= 0, scale, -scale)
+            return scale * (x > scale / 2)
+
+        scaled = self.scaled or not self.bipolar
+        scale = mean_magnitude(x) if scaled else torch.ones_like(x)
+        return FixedScales(nearest, (scale.expand_as(x),))
 
     @property
     def deterministic(self) -> bool:
@@ -150,10 +161,10 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
 
     @property
     def smallest(self) -> float:
-        grid = self.grid()
+        grid = self.values()
         return grid[grid > 0].min().item()
 
-    def grid(self) -> Tensor:
+    def values(self) -> Tensor:
         """All sums of signs, and zero."""
         sums = {0.0}
         for mean in self.means:

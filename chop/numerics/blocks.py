@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.tiling import block_shape as block_shape
+from chop.numerics.grid import FixedScales
 from chop.numerics.scratch import is_plain
 
 
@@ -118,6 +119,11 @@ class BlockFormat(NumberFormat):
             return self.round_blocks(inside, inside.abs().nan_to_num(nan=0.0))
         tiles = to_tiles(inside, block_shape(x.shape, *self.layout(x.ndim)))
         return from_tiles(self.round_blocks(tiles, tile_amax(tiles)), x.shape)
+
+    def with_scales_of(self, x: Tensor) -> FixedScales:
+        tiles = to_tiles(x, block_shape(x.shape, *self.layout(x.ndim)))
+        largest = from_tiles(tile_amax(tiles).expand_as(tiles), x.shape)
+        return FixedScales(self.round_blocks, (largest,), x.abs() == largest)
 
     @property
     def bits(self) -> float:

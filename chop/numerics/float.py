@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ class Float(NumberFormat, name="float", suffix="Float"):
 
     Range and smallest value are those of IEEE half, single and double; other widths use single.
     """
+
+    rounds: ClassVar[bool] = False
 
     width: int
 

@@ -78,7 +78,7 @@ class FP8(NumberFormat, name="fp8", suffix="FP8"):
     def smallest(self) -> float:
         return torch.finfo(self.dtype).smallest_normal * 2.0**-self.frac_width
 
-    def grid(self) -> Tensor:
+    def values(self) -> Tensor:
         codes = torch.arange(256, dtype=torch.uint8).view(self.dtype).to(torch.float64)
         finite: Tensor = codes[codes.isfinite()].unique()
         return finite

@@ -13,10 +13,9 @@ from chop.numerics.affine import CALIBRATED
 from chop.numerics.base import NumberFormat
 from chop.numerics.exponents import LAYOUTS, whole_at_most
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import Grid, Overflow, Rounding, code_range
 from chop.numerics.scratch import scratch
 
-Rounding = Literal["even", "up", "floor"]
-Overflow = Literal["saturate", "symmetric", "wrap"]
 RULES = {"even": "integer", "up": "integer_up", "floor": "integer_floor"}  # of the kernels
 
 
@@ -125,10 +124,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     @property
     def codes(self) -> tuple[int, int]:
         """The smallest and the largest integer."""
-        if not self.signed:
-            return 0, 2**self.width - 1
-        high = 2 ** (self.width - 1) - 1
-        return -high if self.overflow == "symmetric" else -high - 1, high
+        return code_range(self.width, self.signed, self.overflow == "symmetric")
 
     def _codes_in(self, dtype: torch.dtype) -> tuple[float, float]:
         """The codes with values that `dtype` can hold."""
@@ -193,6 +189,13 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
     def range(self) -> tuple[float, float]:
         return self.codes[0] * 2.0**-self.frac_width, self.largest
 
-    def grid(self) -> Tensor:
+    def calibrated_numbers(self) -> dict[str, Any]:
+        return {"Fraction": self.frac_width}
+
+    def grid(self) -> Grid:
+        scales = (2.0**-self.frac_width,)
+        return Grid(*self.codes, scales, rounding=self.rounding, overflow=self.overflow)
+
+    def values(self) -> Tensor:
         low, high = self.codes
         return torch.arange(low, high + 1, dtype=torch.float64) * 2.0**-self.frac_width

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from chop.numerics.fast import learned as fast
 from chop.numerics.fast.learned_reference import reference_gradients, rounded_fixed
 from chop.numerics.fast.rules import ENOUGH, LearnedRule, Places
-from chop.numerics.integer import Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
 
 Cost = Literal["ebops", "lut", "bitops", "model_size"]
 

@@ -74,7 +74,7 @@ class Log(NumberFormat, name="log", suffix="Log"):
     def smallest(self) -> float:
         return 2.0**-self.exponent_bias
 
-    def grid(self) -> Tensor:
+    def values(self) -> Tensor:
         exponents = torch.arange(-self.exponent_bias, self.highest + 1, dtype=torch.float64)
         positive = exponents.exp2()
         zero = [torch.zeros(1, dtype=torch.float64)] if self.zero else []

@@ -116,7 +116,7 @@ class MinifloatIEEE(
     def smallest(self) -> float:
         return 2.0 ** (1 - self.exponent_bias - self.fraction)
 
-    def grid(self) -> Tensor:
+    def values(self) -> Tensor:
         mantissas = torch.arange(2**self.fraction, dtype=torch.float64) * 2.0**-self.fraction
         exponents = torch.arange(1 - self.exponent_bias, self.highest + 1, dtype=torch.float64)
         normal = (1 + mantissas) * exponents.exp2()[:, None]
@@ -146,7 +146,7 @@ class MinifloatDenorm(_Minifloat, name="minifloat_denorm", suffix="MinifloatDeno
     def smallest(self) -> float:
         return 2.0 ** (-self.exponent_bias - self.fraction)
 
-    def grid(self) -> Tensor:
+    def values(self) -> Tensor:
         mantissas = torch.arange(2**self.fraction, dtype=torch.float64) * 2.0**-self.fraction
         exponents = torch.arange(-self.exponent_bias, self.highest + 1, dtype=torch.float64)
         return self._signed((mantissas * exponents.exp2()[:, None]).ravel())

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.plans import RoundingPlan
-from chop.numerics.integer import Integer, Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
+from chop.numerics.integer import Integer
 
 Granularity = Literal["tensor", "channel", "element"]
 MAX_BITS = 64
@@ -127,8 +128,8 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
     def range(self) -> tuple[float, float]:
         return self._uniform.range
 
-    def grid(self) -> Tensor:
-        return self._uniform.grid()
+    def values(self) -> Tensor:
+        return self._uniform.values()
 
     def with_bits(self, integer_bits: Tensor, frac_bits: Tensor, shape: Sequence[int]) -> Self:
         """Return the format of numbers of this shape with these bits: its grid holds all of them.

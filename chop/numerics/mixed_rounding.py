@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from chop.numerics.affine_rounding import in_float32
-from chop.numerics.exponents import floor_log2
+from chop.numerics.exponents import exp2, floor_log2
+from chop.numerics.fast.learned_reference import whole_bits
+from chop.numerics.grid import ElementGrid, Grid
+from chop.numerics.integer import Integer
 from chop.numerics.learned import fixed, learned_fixed, own_widths
 from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.scratch import is_plain
@@ -80,6 +83,26 @@ class MixedRounding:
             return self.integer_bits.to(device), frac_bits
         assert x is not None, "these integer bits follow from the values"
         return integer_bits_for(x, frac_bits, self.fmt), frac_bits
+
+    def grid(self, x: Tensor | None = None) -> Grid | None:
+        """Return the codes of a tensor; None where the bits follow from its values, without it."""
+        if x is None and self.integer_bits is None:
+            return None
+        fmt = self.fmt
+        bits, frac_bits = whole_bits(*(b.cpu() for b in self.bits_of(x)))
+        bits, frac_bits = bits.long(), frac_bits.long() + 0 * bits.long()
+        live = bits > 0
+        widest = max(1, int(bits.max()))
+        rule: Any = {"rounding": fmt.rounding, "overflow": fmt.overflow}
+        finest = int(frac_bits[live].max()) if bool(live.any()) else 0
+        whole = Integer(widest + fmt.signed, finest, fmt.signed, **rule).grid()
+        if bool((live & (bits == widest) & (frac_bits == finest)).all()):
+            return whole
+        highs = (1 << bits.clamp(min=0)) - 1
+        lows = -highs - int(fmt.overflow != "symmetric") if fmt.signed else torch.zeros_like(highs)
+        steps = exp2(-torch.where(live, frac_bits, 0), torch.float64)
+        ends: Any = {"lows": torch.where(live, lows, 0), "highs": highs, "steps": steps}
+        return ElementGrid(whole.low, whole.high, whole.scales, **rule, **ends)
 
     def own_widths(self, x: Tensor | None) -> Tensor | None:
         """Return the bits of each element without a sign, where one pass can tell them; or None."""

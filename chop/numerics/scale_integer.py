@@ -12,6 +12,7 @@ from torch import Tensor
 
 from chop.numerics.base import NumberFormat
 from chop.numerics.fast.plans import RoundingPlan, reciprocal
+from chop.numerics.grid import FixedScales
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,17 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
         # relative to the largest, as the scale itself may under- or overflow
         parts = inside / torch.where(largest > 0, largest, 1.0)
         return (parts * full).round().clamp(low, high), largest
+
+    def with_scales_of(self, x: Tensor) -> FixedScales:
+        full, low, high = self.codes
+
+        def nearest(x: Tensor, largest: Tensor) -> Tensor:
+            parts = x / torch.where(largest > 0, largest, 1.0)
+            codes = (parts * full).round().clamp(low, high)
+            return codes / torch.full_like(largest, full) * largest
+
+        largest = x.abs().amax(-1, keepdim=True).expand_as(x)
+        return FixedScales(nearest, (largest,), x.abs() == largest)
 
     def plan(self, device: torch.device) -> RoundingPlan:
         full, low, high = self.codes

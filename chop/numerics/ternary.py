@@ -13,6 +13,7 @@ from torch import Tensor
 from chop.numerics.base import NumberFormat
 from chop.numerics.binary import scale_bits
 from chop.numerics.fast.plans import RoundingPlan
+from chop.numerics.grid import FixedScales
 from chop.numerics.means import mean_magnitude
 
 
@@ -67,6 +68,15 @@ class Ternary(NumberFormat, name="ternary", suffix="Ternary"):
         if self.scaling_factor:
             ternary = ternary * mean_magnitude(x, beyond)
         return torch.where(x.isnan(), x, ternary)
+
+    def with_scales_of(self, x: Tensor) -> FixedScales:
+        def nearest(x: Tensor, scale: Tensor) -> Tensor:
+            parts = x / torch.where(scale > 0, scale, 1.0)
+            return parts.round().clamp(-1, 1) * scale
+
+        beyond = x.abs() > self.border(x)
+        scale = mean_magnitude(x, beyond) if self.scaling_factor else torch.ones_like(x)
+        return FixedScales(nearest, (scale.expand_as(x),))
 
     def plan(self, device: torch.device) -> RoundingPlan:
         border = self.fixed_border

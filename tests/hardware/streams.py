@@ -41,7 +41,7 @@ from tests.integers.checking import RULES, quantised
 
 
 def word(width=9, frac=4, rounding="even", overflow="saturate", signed=True):
-    return Word.of(Integer(width, frac, signed, rounding, overflow))
+    return Word.of(Integer(width, frac, signed, rounding, overflow).grid())
 
 
 def of_input(*shape, **settings):

@@ -35,7 +35,7 @@ codes = st.integers(-(2**20), 2**20)
 
 
 def word(width, frac_width=0, **rule):
-    return Word.of(Integer(width, frac_width, **rule))
+    return Word.of(Integer(width, frac_width, **rule).grid())
 
 
 def network(weight, *, width=4, bias=None, shape=None, op=LinearCodes, **settings):

@@ -61,7 +61,7 @@ def test_fixed_point(codes, exponent, divisor, width, frac, signed, rounding, ov
     width = max(width, 2) if signed and overflow == "symmetric" else width
     fmt = Integer(width, frac, signed=signed, rounding=rounding, overflow=overflow)
     try:
-        found, _ = requantize(codes, Scale.power(exponent).divided(divisor), Word.of(fmt))
+        found, _ = requantize(codes, Scale.power(exponent).divided(divisor), Word.of(fmt.grid()))
     except TooWide:  # a quotient that wraps
         assert overflow == "wrap"
         return
@@ -78,7 +78,7 @@ def test_fixed_point(codes, exponent, divisor, width, frac, signed, rounding, ov
 def test_float_scales_are_a_multiplier_of_31_bits_and_a_shift(codes, scale, target, width):
     fmt = Affine(width, scale=target)
     try:
-        found, op = requantize(codes, Scale.of(scale), Word.of(fmt))
+        found, op = requantize(codes, Scale.of(scale), Word.of(fmt.grid()))
     except TooWide:  # a product of more than 63 bits that is hardly shifted
         assert max(map(abs, codes)) * scale / target > 2**15
         return
@@ -99,7 +99,7 @@ def test_shifts_may_differ_by_channel(rounding):
     x = torch.randint(-2000, 2000, (500, 5), generator=torch.Generator().manual_seed(0))
     low, high = torch.tensor(-2000), torch.tensor(2000)
     described = Codes.reaching((5,), low, high, Scale.power(exponents))
-    op = Requantize(Word.of(fmt)).fitted(described)
+    op = Requantize(Word.of(fmt.grid())).fitted(described)
     found = op.run(x)
     for channel, exponent in enumerate(exponents.tolist()):
         step = Fraction(2) ** (exponent + 3)
@@ -108,17 +108,17 @@ def test_shifts_may_differ_by_channel(rounding):
 
 
 def test_words_have_the_codes_of_their_formats_without_the_zero_point():
-    word = Word.of(Affine(8, signed=False, scale=0.1, zero_point=100))
+    word = Word.of(Affine(8, signed=False, scale=0.1, zero_point=100).grid())
     assert (word.low, word.high, word.zero_point) == (-100, 155, 100)
-    by_channel = Word.of(Affine(4, axis=1, scale=(0.5, 0.25)), rank=4)
+    by_channel = Word.of(Affine(4, axis=1, scale=(0.5, 0.25)).grid(), rank=4)
     assert by_channel.scale.value.shape == (2, 1, 1)
     assert by_channel.scale.power_of_two
     with pytest.raises(
         ValueError, match="zero points per channel are not supported; use one for the whole"
     ):
-        Word.of(Affine(4, axis=1, scale=(0.5, 0.25), zero_point=(1, 2)), rank=4)
+        Word.of(Affine(4, axis=1, scale=(0.5, 0.25), zero_point=(1, 2)).grid(), rank=4)
     with pytest.raises(ValueError, match="one scale per sample; use the axis of the channels"):
-        Word.of(Affine(4, axis=0, scale=(0.5, 0.25)), rank=4)
+        Word.of(Affine(4, axis=0, scale=(0.5, 0.25)).grid(), rank=4)
 
 
 def test_a_scale_must_be_positive():

@@ -67,7 +67,7 @@ def test_the_definition_by_hand():
     assert fmt(x).tolist() == [0.0, 0.0, 1.0, 0.0, -1.5, -1.5, 6.0, 6.0, 6.0]
     assert fmt.codes == (0, 15)
     assert fmt.range == (-1.5, 6.0)
-    assert fmt.grid().tolist() == [(code - 3) * 0.5 for code in range(16)]
+    assert fmt.values().tolist() == [(code - 3) * 0.5 for code in range(16)]
     assert Affine(4, symmetric=True).codes == (-7, 7)
     assert Affine(4).codes == (-8, 7)
 
@@ -144,7 +144,7 @@ def test_without_a_scale_it_refuses_to_round():
             attempt()
     assert (fmt.range, fmt.smallest) == ((-math.inf, math.inf), 0.0)
     with pytest.raises(NotImplementedError, match="affine has no fixed grid"):
-        fmt.grid()
+        fmt.values()
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def block_minifloat(fmt, values, largest):
     top = 2**fmt.exponent_width - 1
     exponent = floor_log2(largest) if largest else -1000
     bias = clamp(top - exponent, 0, 2**fmt.exponent_bias_width - 1)
-    unbiased = MinifloatIEEE(fmt.width, fmt.exponent_width, 0).grid()
+    unbiased = MinifloatIEEE(fmt.width, fmt.exponent_width, 0).values()
     grid = [Fraction(value) / power(bias) for value in unbiased.tolist() if value >= 0]
     return [of_grid(value, grid) for value in values]
 

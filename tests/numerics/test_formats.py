@@ -299,12 +299,24 @@ class TestFormat:
         if fmt.name in scales:
             assert fmt.average_bits([3, 4]) == fmt.bits + 32 * scales[fmt.name] / 12
 
+    @given(x=tensors)
+    def test_codes_of_its_grid_are_its_values(self, fmt, x):
+        if (grid := fmt.grid()) is None:
+            return
+        for y in (fmt(x), fmt(x.double())):
+            codes = grid.encode(y)
+            assert grid.low <= int(codes.min()) <= int(codes.max()) <= grid.high
+            assert torch.equal(grid.decode(codes, y.dtype), y)
+        low, high = fmt.range
+        assert grid.range == pytest.approx((low, high))
+        assert grid.width == fmt.bits
+
     def test_only_a_fixed_grid_can_be_listed(self, fmt):
         if fmt.elementwise and not isinstance(fmt, Float):
-            assert fmt.grid().dtype == torch.float64
+            assert fmt.values().dtype == torch.float64
         else:
             with pytest.raises(NotImplementedError, match=f"{fmt.name} has no fixed grid"):
-                fmt.grid()
+                fmt.values()
 
     @pytest.mark.sampled(11)
     def test_a_misspelt_gradient_is_refused(self, fmt):
@@ -358,7 +370,7 @@ def test_where_the_exceptions_end(x):
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_residual_signs_are_sums_of_signs_or_zero(levels):
     fmt = BinaryResidual(32, 0, 1, levels=levels)
-    grid = fmt.grid()
+    grid = fmt.values()
     assert (fmt(grid.float()) - grid).abs().max() < 1e-6
     y = fmt(torch.randn(1000))
     assert (y[:, None] - grid.float()).abs().amin(1).max() < 1e-6
@@ -561,7 +573,7 @@ def test_the_format_of_the_page_keeps_the_contract(law, posit):
 
 def test_the_format_of_the_page_finds_the_nearest_of_its_values(posit):
     for fmt in (posit, FORMATS["posit8"](2), FORMATS["posit8"](0)):
-        grid = fmt.grid()
+        grid = fmt.values()
         assert len(grid) == 255
         assert torch.equal(fmt(grid.float()).double(), grid)
         x = torch.randn(5000).mul(4).exp() * torch.randn(5000).sign()

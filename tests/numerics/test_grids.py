@@ -71,7 +71,7 @@ CASES = [
 
 def grid_of(fmt, dtype):
     """The part of the grid that `dtype` can hold."""
-    grid = fmt.grid()
+    grid = fmt.values()
     return grid[(grid.to(dtype).double() == grid) & grid.isfinite()]
 
 
@@ -171,7 +171,7 @@ def test_half_precision_gives_the_nearest_value_as_far_as_it_can_be_held(fmt, dt
 
 @pytest.mark.parametrize("fmt", CASES, ids=repr)
 def test_a_format_knows_its_bits_and_its_ends(fmt):
-    grid = fmt.grid()
+    grid = fmt.values()
     assert (grid.diff() > 0).all()
     assert fmt.largest == grid[-1]
     assert fmt.smallest == (grid[grid > 0][0] if fmt.largest > 0 else fmt.smallest)

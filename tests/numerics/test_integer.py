@@ -159,7 +159,7 @@ def test_symmetric_ends():
     assert fmt.codes == (-127, 127)
     assert fmt.range == (-7.9375, 7.9375)
     assert fmt.largest == 7.9375
-    assert len(fmt.grid()) == 255
+    assert len(fmt.values()) == 255
     assert fmt(torch.tensor([-8.0, -100.0, 100.0])).tolist() == [-7.9375, -7.9375, 7.9375]
 
 

@@ -66,7 +66,7 @@ def test_fixed_point_of_any_width_is_rounded_alike(
     fmt = Integer(width, frac, signed=signed, rounding=rounding, overflow=overflow)
     try:
         count = wrong(
-            Requantize(Word.of(fmt)),
+            Requantize(Word.of(fmt.grid())),
             torch.tensor(numbers)[:, None],
             Scale.power(exponent).divided(divisor),
         )
@@ -83,7 +83,7 @@ def test_fixed_point_of_any_width_is_rounded_alike(
     point=st.integers(0, 1),
 )
 def test_float_scales_are_multiplied_alike(numbers, scale, target, width, point):
-    word = Word.of(Affine(width, scale=target, zero_point=point))
+    word = Word.of(Affine(width, scale=target, zero_point=point).grid())
     try:
         count = wrong(Requantize(word), torch.tensor(numbers)[:, None], Scale.of(scale))
     except TooWide:
@@ -100,9 +100,9 @@ def test_shifts_and_divisors_may_differ_by_channel(rounding, overflow, divisor):
     fmt = Integer(10, 3, rounding=rounding, overflow=overflow)
     source = torch.Generator().manual_seed(0)
     x = torch.randint(-2000, 2000, (500, 6), generator=source)
-    assert wrong(Requantize(Word.of(fmt)), x, Scale.power(exponents).divided(divisors)) == 0
+    assert wrong(Requantize(Word.of(fmt.grid())), x, Scale.power(exponents).divided(divisors)) == 0
     far = Scale.power(torch.tensor([-9, -70, 0, 3, -64, -2]))
-    assert wrong(Requantize(Word.of(fmt)), x, far) == 0
+    assert wrong(Requantize(Word.of(fmt.grid())), x, far) == 0
 
 
 @given(test_mixed.formats, test_mixed.pairs, st.integers(-4, 9), st.integers(2, 40))

@@ -128,7 +128,7 @@ class Watched(GraphRunner):
 
     def _note(self, fmt: Any, source: fx.Node) -> None:
         x = self.env[source]
-        word = Word.of(fmt, x.ndim)
+        word = Word.of(fmt.grid(), x.ndim)
         steps = x / word.scale.value
         ties = steps if word.rounding == "floor" else steps + 0.5
         far = (ties - ties.round()).abs()

@@ -71,17 +71,18 @@ def one_short(original):
 
 
 def no_zero_point(original):
-    def of(fmt, rank):
-        word = original(fmt, rank)
+    def of(grid, rank):
+        word = original(grid, rank)
         return replace(word, low=word.low + word.zero_point, high=word.high + word.zero_point)
 
     return of
 
 
 def shifted_fraction(original):
-    def of(fmt, rank=1):
-        finer = isinstance(fmt, codes.Integer) and fmt.width > 2
-        return original(replace(fmt, frac_width=fmt.frac_width + 1) if finer else fmt, rank)
+    def of(grid, rank=1):
+        finer = grid.is_fixed_point and grid.width > 2
+        half = (grid.scales[0] / 2,)
+        return original(replace(grid, scales=half) if finer else grid, rank)
 
     return of
 
@@ -107,19 +108,19 @@ def next_channel(original):
 
 
 def higher_bound(original):
-    def of(fmt, rank):
-        made = original(fmt, rank)
+    def shifted(grid, by):
+        made = original(grid, by)
         return dataclasses.replace(made, high=made.high - 1, low=made.low + 1)
 
-    return of
+    return shifted
 
 
 def bias_codes_plus_one(original):
-    def grid(*x):
+    def coded(*x):
         found = original(*x)
         return found if found is None else dataclasses.replace(found, codes=found.codes + 1)
 
-    return grid
+    return coded
 
 
 FAULTS = {
@@ -127,7 +128,7 @@ FAULTS = {
     "ties go up instead of to even codes": (
         SIMULATION, requantize, "rounded_shift", before(even_goes_up)),
     "a quotient's ties go up": (INTEGER, requantize, "rounded_division", before(even_goes_up)),
-    "a zero point is dropped": (SIMULATION, codes.Word, "_of_affine", no_zero_point),
+    "a zero point is dropped": (SIMULATION, codes.Word, "of", no_zero_point),
     "a fraction is off by one": (SIMULATION, codes.Word, "of", shifted_fraction),
     "wrapping saturates": (SIMULATION, codes.Word, "wrapped", before(saturating)),
     "the highest code is cut off": (SIMULATION, codes.Word, "wrapped", one_short),
@@ -157,8 +158,8 @@ FAULTS = {
     "integer: a limb of the weights is lost": (
         INTEGER, onnx_weighted, "_weight_limbs", after(lambda limbs: limbs[:1])),
     "qcdq: the lowest and the highest code are cut off": (
-        FILE, qdq.ActivationCodes, "of", higher_bound),
-    "qcdq: a bias is off by one": (FILE, qdq, "_bias_grid", bias_codes_plus_one),
+        FILE, qdq.Grid, "shifted", higher_bound),
+    "qcdq: a bias is off by one": (FILE, qdq, "_coded_bias", bias_codes_plus_one),
     # circuits
     "unrolled: ties go up": (
         UNROLLED, unrolled_requantize, "ROUND_MODES", lambda modes: {**modes, "even": "RND"}),

@@ -14,7 +14,7 @@ from chop.hardware.estimate.coefficients import FORMULA as K
 from chop.hardware.estimate.cost import Cost
 from chop.hardware.estimate.weights import WeightFacts
 from chop.integers.codes import bits_for
-from chop.numerics.integer import Rounding
+from chop.numerics.grid import Rounding
 
 __all__ = ["CodeRange", "Target", "table_luts"]
 

@@ -13,7 +13,7 @@ from chop.integers.op import IntegerOp, OnDevices
 from chop.integers.ops.requantize import QuantizeInput
 from chop.integers.rounding import SINGLE, rounded_shifts
 from chop.integers.scale import Scale
-from chop.numerics.integer import Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
 
 AT_A_TIME = 2**22  # entries that are looked up at a time
 NEVER = 2**60  # in the place of entries that no input reaches

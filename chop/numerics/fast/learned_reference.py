@@ -9,7 +9,7 @@ from torch import Tensor
 
 from chop.numerics.exponents import LAYOUTS, exp2
 from chop.numerics.fast.rules import LN2, LearnedRule
-from chop.numerics.integer import Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
 
 
 def rounded_fixed(

@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from chop.numerics.integer import Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
 
 LN2 = math.log(2)
 ENOUGH = 64  # bits of a number whose range follows from its values

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chop.integers import Word
 from chop.integers.mixed import MixedWord
-from chop.numerics.integer import Rounding
+from chop.numerics.grid import Rounding
 from chop.onnx.integers.writer import BOOL, INT64, Writer, WrittenValue, numbers_dtype
 
 __all__ = ["Bounded", "brought_back", "multiplied", "quotient", "raised"]

@@ -4,71 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Grid", "configured"]
+from chop.numerics.grid import Grid
 
-Rounding = Literal["even", "up", "floor"]
+__all__ = ["FileGrid", "configured"]
+
 BIAS_WIDTH = 32
 AFFINE_WIDTHS = range(2, 17)
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Codes from `low` to `high`, times a scale for the tensor or for each index along `axis`."""
+class FileGrid(Grid):
+    """What a node of a file rounds to."""
 
-    scales: tuple[float, ...]
-    zero_points: tuple[int, ...]
-    low: int
-    high: int
-    axis: int | None = None
-    rounding: Rounding = "even"
     label: str = field(default="", compare=False)  # of the node, in messages
     name: str = field(default="", compare=False)  # of the node
-
-    @property
-    def width(self) -> int | None:
-        """The bits of the codes; None if the codes are not those of a width."""
-        for signed in (True, False):
-            for narrow in (False, True):
-                width = (self.high + 1).bit_length() if signed else self.high.bit_length()
-                if width and self._codes(width, signed, narrow) == (self.low, self.high):
-                    return width
-        return None
-
-    @property
-    def signed(self) -> bool:
-        return self.low < 0
-
-    @property
-    def narrow(self) -> bool:
-        """Whether the lowest code of signed numbers is left out."""
-        return self.signed and self.low == -self.high
-
-    def _codes(self, width: int, signed: bool, narrow: bool) -> tuple[int, int]:
-        if not signed:
-            return 0, 2**width - 1
-        high = 2 ** (width - 1) - 1
-        return (-high if narrow else -high - 1), high
-
-    @property
-    def is_fixed_point(self) -> bool:
-        """Whether it is our format `integer`: one scale, a power of two, and no zero point."""
-        scales = set(self.scales)
-        power = len(scales) == 1 and math.frexp(self.scales[0])[0] == 0.5
-        return power and not any(self.zero_points)
-
-    @property
-    def frac_width(self) -> int:
-        return 1 - math.frexp(self.scales[0])[1]
-
-    def clipped(self, low: float | None, high: float | None) -> Grid:
-        """Return the grid with fewer codes."""
-        lowest = self.low if low is None else max(self.low, math.ceil(low))
-        highest = self.high if high is None else min(self.high, math.floor(high))
-        return replace(self, low=lowest, high=highest)
 
     @property
     def positive_width(self) -> int | None:
@@ -82,31 +35,26 @@ class Grid:
         is_end = largest > 0 and (largest + 1).bit_count() == 1
         return largest.bit_length() + 1 if points == {self.low} and is_end else None
 
-    def with_negative(self) -> Grid:
+    def with_negative(self) -> FileGrid:
         """Return the signed grid of which `positive_width` is the upper half."""
         assert self.positive_width is not None
         return replace(self, low=self.low - 2 ** (self.positive_width - 1))
 
-    def centred(self) -> Grid:
+    def centred(self) -> FileGrid:
         """Return the same numbers with codes around 0, if these are codes of a width.
 
         Unsigned bytes with the zero point 128 are signed bytes without one, and the codes 124 to
         131 are those of three bits.
         """
-        point = self.zero_points[0]
-        zeros = tuple(0 for _ in self.zero_points)
-        shifted = replace(self, low=self.low - point, high=self.high - point, zero_points=zeros)
-        is_same = len(set(self.zero_points)) == 1
-        if is_same and shifted.width is not None:
+        shifted = self.shifted(-self.zero_points[0])
+        if not shifted.has_zero_point and shifted.is_full:
             return shifted
         count = self.high - self.low + 1
-        if self.width is not None or count < 2 or count.bit_count() != 1:
+        if self.is_full or count < 2 or count.bit_count() != 1:
             return self
-        move = self.low + count // 2
-        points = tuple(point - move for point in self.zero_points)
-        return replace(self, low=self.low - move, high=self.high - move, zero_points=points)
+        return self.shifted(-self.low - count // 2)
 
-    def holds(self, other: Grid) -> bool:
+    def holds(self, other: FileGrid) -> bool:
         """Whether this grid is another one, or has all its numbers, with one scale."""
         if self.centred() == other.centred():
             return True
@@ -115,21 +63,14 @@ class Grid:
         like = self.like(other)
         return self.low <= like.low and like.high <= self.high
 
-    def like(self, other: Grid) -> Grid:
+    def like(self, other: FileGrid) -> FileGrid:
         """Return the part of this grid that has the numbers of another one of the same scale."""
         shift = self.zero_points[0] - other.zero_points[0]
         return replace(self, low=other.low + shift, high=other.high + shift)
 
-    @property
-    def range(self) -> tuple[float, float]:
-        """The smallest and the largest number."""
-        pairs = list(zip(self.scales, self.zero_points, strict=True))
-        lows, highs = ([(code - z) * s for s, z in pairs] for code in (self.low, self.high))
-        return min(lows), max(highs)
-
     def why_not(self) -> str | None:
         """Return why no format of ours rounds so, or None."""
-        if self.width is None:
+        if not self.is_full:
             return f"has the codes from {self.low} to {self.high}, which are not those of a width"
         if self.is_fixed_point:
             return None
@@ -156,7 +97,7 @@ class Grid:
         return {f"{operand}_{key}": value for key, value in keys.items()}
 
 
-def configured(operands: dict[str, Grid], bias: Tensor | None = None) -> dict[str, Any]:
+def configured(operands: dict[str, FileGrid], bias: Tensor | None = None) -> dict[str, Any]:
     """Return the config of a node whose operands are rounded to grids.
 
     A float `bias` gets the finest steps that 32 bits have: what they leave out is below the
@@ -173,20 +114,20 @@ def configured(operands: dict[str, Grid], bias: Tensor | None = None) -> dict[st
     return config
 
 
-def _bias_keys(operands: dict[str, Grid], bias: Tensor, name: str) -> dict[str, Any]:
+def _bias_keys(operands: dict[str, FileGrid], bias: Tensor, name: str) -> dict[str, Any]:
     grid = operands.get("bias")
     if name == "affine":
         product = {"bias_width": BIAS_WIDTH}
         if grid is not None and _is_product(grid, operands):
             return {}  # the format's own default
         return product | {"bias_scale": 2.0 ** -_finest(bias, BIAS_WIDTH)}
-    if grid is not None and grid.width is not None:
+    if grid is not None and grid.is_full:
         return grid.keys("bias", name)
     width = 2 * BIAS_WIDTH
     return {"bias_width": width, "bias_frac_width": _finest(bias, width)}
 
 
-def _is_product(grid: Grid, operands: dict[str, Grid]) -> bool:
+def _is_product(grid: FileGrid, operands: dict[str, FileGrid]) -> bool:
     data, weight = operands["data_in"], operands["weight"]
     wanted = [data.scales[0] * scale for scale in weight.scales]
     have = list(grid.scales) * (len(wanted) if len(grid.scales) == 1 else 1)

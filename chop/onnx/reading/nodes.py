@@ -9,7 +9,7 @@ from typing import Any
 
 from chop.onnx.reading.bodies import Body, body_of
 from chop.onnx.reading.errors import UnreadableModel
-from chop.onnx.reading.grids import Grid
+from chop.onnx.reading.grids import FileGrid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, Operator, operator_name
 from chop.onnx.reading.table import operator_of
@@ -135,7 +135,7 @@ def _results_of_body(
     return [values.get(name) for name in body.results]
 
 
-def _kept_grid(value: OnnxValue | None, op: str) -> Grid | None:
+def _kept_grid(value: OnnxValue | None, op: str) -> FileGrid | None:
     """Return the grid to which a result is rounded, as the input is; None if it is not.
 
     Of codes, the largest is that of the largest number; a ReLU compares them with 0, and not with

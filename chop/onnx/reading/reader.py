@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.onnx.reading.errors import GIVE_SIZE, UnreadableModel
-from chop.onnx.reading.grids import Grid, configured
+from chop.onnx.reading.grids import FileGrid, configured
 from chop.onnx.reading.names import (
     free_path,
     identifier,
@@ -51,7 +51,7 @@ class Reader:
         self._left = MAX_COMPUTED + MAX_COMPUTED_EACH * num_stored  # numbers to be computed
         self.fixed_batch = batch  # of the file, if the network is read for any
         self.graph, self.root = fx.Graph(), nn.Module()
-        self.formats: dict[fx.Node, dict[str, Grid]] = {}
+        self.formats: dict[fx.Node, dict[str, FileGrid]] = {}
         self.inputs: list[OnnxValue] = []
         self.uses: Mapping[str, int] = {}  # how many nodes read a value of the file
         self.current: OnnxNode | None = None

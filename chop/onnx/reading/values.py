@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.onnx.reading.grids import Grid
+from chop.onnx.reading.grids import FileGrid
 
 __all__ = ["OnnxValue", "Size", "is_constant", "known"]
 
@@ -30,7 +30,7 @@ class OnnxValue:
     node: fx.Node | None = None
     name: str = ""
     kind: str = ""  # the type in the file
-    grid: Grid | None = None
+    grid: FileGrid | None = None
     is_codes: bool = False
 
     def sample(self, place: int) -> Tensor:
@@ -64,7 +64,7 @@ class OnnxValue:
         """The size of each dimension, for both trials."""
         return list(zip(self.samples[0].shape, self.samples[1].shape, strict=True))
 
-    def with_grid(self, grid: Grid | None, *, is_codes: bool = False) -> OnnxValue:
+    def with_grid(self, grid: FileGrid | None, *, is_codes: bool = False) -> OnnxValue:
         """Return the same value with another grid to be rounded to."""
         return replace(self, grid=grid, is_codes=is_codes)
 

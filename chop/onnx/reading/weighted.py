@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from chop.onnx.reading.grids import Grid
+from chop.onnx.reading.grids import FileGrid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode
 from chop.onnx.reading.values import OnnxValue, is_constant
@@ -50,11 +50,11 @@ def weighted(
     return result
 
 
-def _by_channel(grid: Grid | None) -> bool:
+def _by_channel(grid: FileGrid | None) -> bool:
     return grid is not None and grid.axis is not None
 
 
-def _turned(grid: Grid | None, axes: Mapping[int, int]) -> Grid | None:
+def _turned(grid: FileGrid | None, axes: Mapping[int, int]) -> FileGrid | None:
     """Return the grid of a weight in the dimensions of the layer."""
     if grid is None or grid.axis is None:
         return grid

@@ -15,7 +15,6 @@ from chop.ir.graph.trace_errors import TraceError
 from chop.ir.graph.tracer import HOOKS, MaseTracer
 from chop.ir.ops import OpNames, identify, ops_with
 from chop.numerics import NumberFormat
-from chop.numerics.float import Float
 from chop.passes.graph.transforms.pruning.masks import unmasked_class
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, Quantized
@@ -304,7 +303,7 @@ def _check_formats(formats: Mapping[str, NumberFormat], name: str) -> None:
                 f"{name} rounds {operand} stochastically, which would draw other "
                 f"random numbers in a population"
             )
-        if not (fmt._uses_common_rounding() or isinstance(fmt, Float)):
+        if not (fmt._uses_common_rounding() or not fmt.rounds):
             raise Unfit(
                 f"{name} rounds {operand} with {fmt.name}, which populations do not support"
             )

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from chop.numerics import NumberFormat, fused
-from chop.numerics.float import Float
 from chop.numerics.integer import Integer
 
 Extents = tuple[int, ...]  # size of a candidate's slice without padding
@@ -51,7 +50,7 @@ class Rounder:
         like: Tensor,
     ) -> None:
         """`rank` is that of the stack; `extents` are in the layout of a single network."""
-        chosen = [None if isinstance(fmt, Float) else fmt for fmt in formats]
+        chosen = [fmt if fmt is not None and fmt.rounds else None for fmt in formats]
         self.layout, self.rank = layout, rank
         self.groups = [
             _Group(rows, chosen, extents, self, like)

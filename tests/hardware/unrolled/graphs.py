@@ -18,7 +18,7 @@ from chop.passes import Pipeline
 
 
 def word(width, frac_width=0, **rule):
-    return Word.of(Integer(width, frac_width, **rule))
+    return Word.of(Integer(width, frac_width, **rule).grid())
 
 
 def of_input(width, shape, **rule):

@@ -213,11 +213,11 @@ def test_every_refusal_is_raised_from_its_row():
         assert not re.findall(r'call\.refusal\(\s*f?"', text)
 
 
-def test_an_unknown_format_is_refused():
+def test_an_unknown_format_without_a_grid_is_refused():
     @dataclasses.dataclass(frozen=True)
-    class Own(type(from_precision("integer", [8, 4]))):
+    class Own(type(from_precision("log", [5, 7]))):
         pass
 
     Own.name = "own"
     with pytest.raises(ExportError, match="own, which no file holds; use integer"):
-        check_format(Own(8, 4), "qdq", "weight")
+        check_format(Own(5, 7), "qdq", "weight")

@@ -14,7 +14,7 @@ from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.ops.requantize import brought_into, shifted
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import Codes, EdgeTables, Scale, Word
-from chop.numerics.integer import Rounding
+from chop.numerics.grid import Rounding
 
 HALF_BITS = 5  # of a table of which two results share a LUT
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from chop.numerics.integer import Rounding
+from chop.numerics.grid import Rounding
 
 __all__ = ["Ratio", "ShortProduct", "shortest_product"]
 

@@ -20,7 +20,7 @@ from chop.hardware.unrolled.ops.ratios import (
 from chop.hardware.unrolled.registry import Array, unrolls
 from chop.integers import Codes, Requantize, TooWide, Word
 from chop.integers.ops.requantize import LIMB, STICKY
-from chop.numerics.integer import Rounding
+from chop.numerics.grid import Rounding
 
 ROUND_MODES = {"even": "RND_CONV", "up": "RND", "floor": "TRN"}
 TABLE_BITS = 6  # of a code that is looked up instead of multiplied: the inputs of a LUT

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.onnx.reading.errors import GIVE_SIZE
-from chop.onnx.reading.grids import Grid
+from chop.onnx.reading.grids import FileGrid
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import OnnxNode, reads
 from chop.onnx.reading.rounded import rounded_layer
@@ -111,7 +111,7 @@ def clip(reader: Reader, node: OnnxNode) -> OnnxValue:
     return rounded_layer(reader, nn.Hardtanh(low, high), x)
 
 
-def _clipped_codes(reader: Reader, x: OnnxValue, grid: Grid) -> OnnxValue:
+def _clipped_codes(reader: Reader, x: OnnxValue, grid: FileGrid) -> OnnxValue:
     """Return codes on a part of their grid; without those of negative numbers, after a ReLU.
 
     Known ones, as of a weight, are clipped at once.

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.onnx.reading.grids import Grid, Rounding
+from chop.numerics.grid import Rounding
+from chop.onnx.reading.grids import FileGrid
 from chop.onnx.reading.ops.arithmetic import LOWEST
 from chop.onnx.reading.reader import Reader
 from chop.onnx.reading.registry import QONNX, OnnxNode, reads
@@ -46,7 +47,7 @@ def _scales(node: OnnxNode) -> list[float]:
     return scales
 
 
-def _grid(node: OnnxNode, kind: str) -> Grid:
+def _grid(node: OnnxNode, kind: str) -> FileGrid:
     """Return the grid of a QuantizeLinear or DequantizeLinear node."""
     scales, points = _scales(node), node.numbers(2, "zero point")
     if kind not in CODES:
@@ -62,7 +63,7 @@ def _grid(node: OnnxNode, kind: str) -> Grid:
         if node[0].tensor.shape[axis] != len(scales):
             raise node.wrong(f"has {len(scales)} scales, which is not the size of its axis")
     low, high = CODES[kind]
-    return Grid(tuple(scales), tuple(points), low, high, axis, label=node.label, name=node.name)
+    return FileGrid(low, high, tuple(scales), tuple(points), axis, label=node.label, name=node.name)
 
 
 @reads("QuantizeLinear", takes_grids=True)
@@ -75,7 +76,7 @@ def quantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     grid = _grid(node, kind or "")
     x = node[0]
     if x.is_known:
-        codes = _each(x, lambda t: _codes(t, grid))
+        codes = _each(x, grid.encode)
         return replace(codes, kind=str(kind), grid=grid, is_codes=True)
     x, grid = _before_clip(reader, _before_bound(x), grid)
     if x.grid is not None and grid.holds(x.grid):  # rounding again changes nothing
@@ -93,7 +94,7 @@ def _before_bound(x: OnnxValue) -> OnnxValue:
     return x
 
 
-def _before_clip(reader: Reader, x: OnnxValue, grid: Grid) -> tuple[OnnxValue, Grid]:
+def _before_clip(reader: Reader, x: OnnxValue, grid: FileGrid) -> tuple[OnnxValue, FileGrid]:
     """Return what a clip to codes of fewer bits takes, and the grid of these codes.
 
     Codes of 9 to 15 bits are written so, as runtimes have no Clip for codes of 16 bits.
@@ -107,7 +108,7 @@ def _before_clip(reader: Reader, x: OnnxValue, grid: Grid) -> tuple[OnnxValue, G
         return x, grid
     low, high = (round(step) + grid.zero_points[0] for step in steps)
     narrow = grid.clipped(low, high)
-    if (narrow.low, narrow.high) != (low, high) or narrow.centred().width is None:
+    if (narrow.low, narrow.high) != (low, high) or not narrow.centred().is_full:
         return x, grid
     assert x.node is not None
     (before,) = x.node.args
@@ -119,24 +120,6 @@ def _each(x: OnnxValue, function: Callable[[Tensor], Tensor]) -> OnnxValue:
     first = function(x.samples[0])
     second = first if x.samples[0] is x.samples[1] else function(x.samples[1])
     return OnnxValue((first, second), name=x.name)
-
-
-def _codes(x: Tensor, grid: Grid) -> Tensor:
-    scale, point = _shaped(x, grid)
-    codes = (x / scale).round() + point
-    return codes.clamp(grid.low, grid.high).to(torch.int64)
-
-
-def _shaped(x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Return scales and zero points in a shape that is broadcast to `x`."""
-    shape = [1] * x.dim()
-    if grid.axis is not None:
-        shape[grid.axis] = -1
-    else:
-        shape = []
-    scale = torch.tensor(grid.scales, dtype=torch.float32)
-    point = torch.tensor(grid.zero_points, dtype=torch.float32)
-    return scale.reshape(shape), point.reshape(shape)
 
 
 @reads("DequantizeLinear", takes_grids=True)
@@ -151,7 +134,7 @@ def dequantize(reader: Reader, node: OnnxNode) -> OnnxValue:
     grid = _grid(node, kind)
     if x.grid is not None:
         grid = replace(grid, low=x.grid.low, high=x.grid.high)
-    scale, point = _shaped(x.tensor, grid)
+    scale, point = grid.scale(x.tensor.shape, torch.float32), grid.zero_point(x.tensor.shape)
     dtype = node[1].dtype
     return _each(x, lambda t: ((t.to(torch.float32) - point) * scale).to(dtype)).with_grid(
         grid.centred()
@@ -163,10 +146,9 @@ def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
         raise node.wrong(
             "has no QuantizeLinear before it; networks that compute with integers cannot be read"
         )
-    wanted = Grid(
-        tuple(_scales(node)),
-        tuple(int(p) for p in node.numbers(2, "zero point") or [0] * len(_scales(node))),
-        x.grid.low, x.grid.high, x.grid.axis,
+    wanted = FileGrid(
+        x.grid.low, x.grid.high, tuple(_scales(node)),
+        tuple(int(p) for p in node.numbers(2, "zero point") or ()), x.grid.axis,
     )  # fmt: skip
     if (rounded := _rounded_before(x, wanted)) is not None:
         return rounded
@@ -175,7 +157,7 @@ def _pair(node: OnnxNode, x: OnnxValue) -> OnnxValue:
     return x.with_grid(x.grid.centred())
 
 
-def _rounded_before(x: OnnxValue, wanted: Grid) -> OnnxValue | None:
+def _rounded_before(x: OnnxValue, wanted: FileGrid) -> OnnxValue | None:
     """Return what is rounded down, or by ties up, before steps of 1 are quantised, and its grid.
 
     QuantizeLinear rounds ties to even codes; `ch export` writes other roundings so.
@@ -244,7 +226,7 @@ def quant(reader: Reader, node: OnnxNode) -> OnnxValue:
         grid = replace(grid, rounding=_rounding(reader, node, mode, grid))
         x = x if x.grid in (None, grid) else reader.settled(x)
         return x.with_grid(grid)
-    scale, point = _shaped(x.tensor, grid)
+    scale, point = grid.scale(x.tensor.shape, torch.float32), grid.zero_point(x.tensor.shape)
 
     def numbers(t: Tensor) -> Tensor:
         codes = ROUNDERS[mode]((t / scale + point).clamp(grid.low, grid.high))
@@ -253,7 +235,7 @@ def quant(reader: Reader, node: OnnxNode) -> OnnxValue:
     return _each(x, numbers).with_grid(grid)
 
 
-def _rounding(reader: Reader, node: OnnxNode, mode: str, grid: Grid) -> Rounding:
+def _rounding(reader: Reader, node: OnnxNode, mode: str, grid: FileGrid) -> Rounding:
     """Return the rounding of ours that a mode of QONNX is for activations."""
     is_positive = not grid.signed or isinstance(reader.layer_of(node[0]), nn.ReLU)
     if mode in POSITIVE_ROUNDINGS and is_positive:
@@ -269,7 +251,7 @@ def _rounding(reader: Reader, node: OnnxNode, mode: str, grid: Grid) -> Rounding
     return ROUNDINGS[mode]
 
 
-def _qonnx_grid(node: OnnxNode) -> Grid:
+def _qonnx_grid(node: OnnxNode) -> FileGrid:
     scales, points = _scales(node), node.numbers(2, "zero point") or [0.0]
     widths = set(node.numbers(3, "bit width") or [])
     if len(widths) != 1 or not all(float(n).is_integer() for n in (*widths, *points)):
@@ -284,8 +266,8 @@ def _qonnx_grid(node: OnnxNode) -> Grid:
     points = points if len(points) == len(scales) else points * len(scales)
     if len(points) != len(scales):
         raise node.wrong("has not as many zero points as scales; export the network again")
-    parts = tuple(scales), tuple(points)
-    return Grid(*parts, int(low), int(high), axis, label=node.label, name=node.name)
+    ends = int(low), int(high)
+    return FileGrid(*ends, tuple(scales), tuple(points), axis, label=node.label, name=node.name)
 
 
 def _axis(node: OnnxNode, scales: list[float]) -> int | None:

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from chop.integers import IntegerGraph, IntegerNode, Requantize
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.numerics.affine import Affine
 from chop.passes.graph.describe.formats import node_formats
 from chop.passes.graph.describe.interpreter import GraphRunner
 from chop.passes.graph.transforms.neurons import Neurons
@@ -27,7 +26,7 @@ def in_double(graph: MaseGraph) -> fx.GraphModule:
         if not isinstance(layer, Quantized):
             continue
         for name, parameter in layer.named_parameters(recurse=False):
-            if isinstance(layer.formats.get(name), Affine):
+            if name in layer.formats and layer.grid_of(name) is not None:
                 parameter.data = layer.q_parameter(name).detach()
     return model.double()
 

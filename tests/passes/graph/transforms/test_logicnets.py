@@ -38,7 +38,7 @@ def sparse(out_features, in_features, fan_in, bias=True):
 
 def all_inputs(layer, in_features):
     """Every row of input values that there is."""
-    values = Integer(*layer.input_format.precision).grid().float()
+    values = Integer(*layer.input_format.precision).values().float()
     return torch.tensor(list(itertools.product(values.tolist(), repeat=in_features)))
 
 

@@ -71,7 +71,7 @@ def test_all_inputs_that_there_are_give_the_same_bits(formats, after):
     kinds = {"nothing": [], "relu": [nn.ReLU()], "norm tanh": [lived_in_norm(3), nn.Tanh()]}
     layer.merge([], kinds[after])
     layer.eval()
-    values = Integer(*layer.input_format.precision).grid().float().tolist()
+    values = Integer(*layer.input_format.precision).values().float().tolist()
     x = torch.tensor(list(itertools.product(values, repeat=4))).view(-1, 1, 2, 2)
     looked_up = layer(x)
     assert looked_up.shape == (len(x), 3, 3, 3)

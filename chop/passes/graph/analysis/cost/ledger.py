@@ -348,7 +348,7 @@ def _operand(node: fx.Node, name: str, measure: Measure) -> _CostSlot:
         key = layer_operand(mase(node).common.mase_op, name)
         return _CostSlot(key or "", measure, _float_format(node, name))
     fmt, function = _float_format(node, name), _rounded(node)
-    if function is None or not isinstance(fmt, Float):
+    if function is None or fmt.rounds:
         return _CostSlot("", measure, fmt)
     return _CostSlot(operands_of(node, function).get(name) or "", _published(measure), fmt)
 

@@ -94,7 +94,8 @@ LISTED: Mapping[str, Mapping[ExportFormat, Export]] = EXPORTS | {
 
 def check_format(fmt: NumberFormat, target: ExportFormat, operand: str) -> None:
     """Refuse a format that files of a kind cannot hold."""
-    known = EXPORTS.get(fmt.name)
+    name = fmt.name if fmt.name in EXPORTS or fmt.grid() is None else "integer"  # has codes too
+    known = EXPORTS.get(name)
     if known is None:
         raise ExportError(f"rounds {operand} to {fmt.name}, which no file holds; use integer")
     rule = known[target]

@@ -10,108 +10,94 @@ import torch
 from torch import Tensor
 
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
 from chop.numerics.blocks import block_shape, to_tiles
-from chop.numerics.integer import Integer
+from chop.numerics.grid import Grid
 from chop.numerics.mx import MXFP, MXInt
 from chop.passes.graph.interface.export_onnx.values import ExportError
-from chop.passes.graph.transforms.integers.weights import dyadic, weight_codes
+from chop.passes.graph.transforms.integers.weights import check_finite, dyadic, weight_codes
 
-__all__ = ["CodedConstant", "constant_grid", "storage_type"]
+__all__ = ["CodedConstant", "coded_constant", "codes_arrays", "storage_type"]
 
 Array = Any
 
 
 @dataclass(frozen=True)
 class CodedConstant:
-    """Values (code - zero) · scale; scales are one, one per channel of `axis`, or one per block."""
+    """Codes of a constant, and what they are worth."""
 
     codes: Array  # int64
-    scale: Array  # float32
-    zero: Array  # int64, in the shape of the scale
-    low: int
-    high: int
-    axis: int | None = None
-    block: int = 0
+    grid: Grid
 
     @property
-    def signed(self) -> bool:
-        return self.low < 0
-
-    @property
-    def width(self) -> int:
-        """The bits that the codes need."""
-        largest = max(self.high, -self.low - 1)
-        return max(1, largest.bit_length() + int(self.signed))
+    def arrays(self) -> tuple[Array, Array]:
+        """The scale and the zero point of nodes: one, one per channel, or one per block."""
+        parts = codes_arrays(self.grid)
+        if not self.grid.block:
+            return parts
+        return tuple(part.reshape(self.grid.blocks(self.codes.shape)) for part in parts)
 
     def values(self) -> Array:
         """Return what a DequantizeLinear node gives, in float32."""
-        scale, zero = self.scale, self.zero
-        if self.block:
-            scale, zero = (np.repeat(x, self.block, self.axis) for x in (scale, zero))
-            part = [slice(n) for n in self.codes.shape]
-            scale, zero = scale[tuple(part)], zero[tuple(part)]
-        elif self.axis is not None:
-            shape = [1] * self.codes.ndim
-            shape[self.axis] = -1
-            scale, zero = scale.reshape(shape), zero.reshape(shape)
-        return (self.codes - zero).astype(np.float32) * scale
+        return self.grid.decode(torch.from_numpy(self.codes)).numpy()
 
     def turned(self) -> CodedConstant:
-        """Return the grid of the transposed matrix."""
-        axis = None if self.axis is None else 1 - self.axis % 2
-        both = {"scale": self.scale.T, "zero": self.zero.T} if self.block else {}
-        return replace(self, codes=self.codes.T, axis=axis, **both)
+        """Return the constant of the transposed matrix."""
+        grid = self.grid
+        if grid.axis is None:
+            return replace(self, codes=self.codes.T)
+        scale, zero = self.arrays
+        grid = replace(grid, axis=1 - grid.axis % 2, scales=numbers_in(scale.T))
+        return CodedConstant(
+            self.codes.T, replace(grid, zero_points=tuple(zero.T.flatten().tolist()))
+        )
 
 
-def constant_grid(
+def numbers_in(scale: Array) -> tuple[float, ...]:
+    """Return the scales of an array, in row-major order."""
+    return tuple(scale.astype(np.float64).flatten().tolist())
+
+
+def codes_arrays(grid: Grid) -> tuple[Array, Array]:
+    """Return the scale, in float32, and the zero point of nodes."""
+    shape = () if grid.axis is None else -1
+    scale = np.array(grid.scales, dtype=np.float32).reshape(shape)
+    return scale, np.array(grid.zero_points, dtype=np.int64).reshape(shape)
+
+
+def coded_constant(
     values: Tensor, fmt: NumberFormat | None, *, blocks: bool = True
 ) -> CodedConstant:
-    """Return the integers of values that are already rounded to a format.
+    """Return the codes of values that are already rounded to a format.
 
     `blocks`: a format with blocks has one scale for each, rather than one for all.
     """
     values = values.detach().cpu()
-    if isinstance(fmt, Affine):
-        grid = _affine(values, fmt)
-    elif isinstance(fmt, MXInt | MXFP) and blocks:
-        grid = _blocked(values, fmt)
-    else:
-        grid = _stepped(values, fmt)
-    if not np.array_equal(grid.values(), values.float().numpy()):
+    grid = None if fmt is None else fmt.grid()
+    try:
+        check_finite(values, "weight")
+        if grid is not None:
+            axis = None if grid.axis is None else grid.axis % values.ndim
+            found = CodedConstant(grid.encode(values).numpy(), replace(grid, axis=axis))
+        elif isinstance(fmt, MXInt | MXFP) and blocks:
+            found = _blocked(values, fmt)
+        else:
+            found = _stepped(values, fmt)
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    if not np.array_equal(found.values(), values.float().numpy()):
         raise ExportError(
             f"has weights in {getattr(fmt, 'name', 'float')} that are not whole multiples of "
             f"float32 steps; use integer or affine"
         )
-    return grid
-
-
-def _affine(values: Tensor, fmt: Affine) -> CodedConstant:
-    scale, zero = (t.numpy() for t in fmt.tensors())
-    axis = None if fmt.axis is None else fmt.axis % values.ndim
-    shape = [1] * values.ndim
-    if axis is not None:
-        shape[axis] = -1
-    spread = scale.reshape(shape), zero.reshape(shape)
-    codes = np.rint(values.float().numpy() / spread[0]).astype(np.int64) + spread[1]
-    return CodedConstant(codes, scale, zero.astype(np.int64), *fmt.codes, axis)
+    return found
 
 
 def _stepped(values: Tensor, fmt: NumberFormat | None) -> CodedConstant:
-    try:
-        codes, steps, width = weight_codes(values, fmt)
-    except ValueError as error:
-        raise ExportError(str(error)) from error
-    scale = steps.value.numpy().astype(np.float32)
-    if isinstance(fmt, Integer):
-        low, high = fmt.codes
-    else:
-        low, high = min(0, int(codes.min())), int(codes.max())
-        del width
+    codes, steps, _ = weight_codes(values, fmt)
+    scale = steps.value.float().numpy()
+    low, high = min(0, int(codes.min())), int(codes.max())
     axis = 0 if scale.ndim else None
-    return CodedConstant(
-        codes.numpy(), scale, np.zeros_like(scale, dtype=np.int64), low, high, axis
-    )
+    return CodedConstant(codes.numpy(), Grid(low, high, numbers_in(scale), axis=axis))
 
 
 def _blocked(values: Tensor, fmt: MXInt | MXFP) -> CodedConstant:
@@ -129,11 +115,11 @@ def _blocked(values: Tensor, fmt: MXInt | MXFP) -> CodedConstant:
     spread = scale.repeat_interleave(extents[axis], axis).narrow(axis, 0, values.shape[axis])
     codes = (values.double() / spread).round().long()
     low, high = min(-1, int(codes.min())), max(1, int(codes.max()))
-    zero = np.zeros(scale.shape, dtype=np.int64)
-    grid = CodedConstant(codes.numpy(), scale.float().numpy(), zero, low, high, axis, extents[axis])
+    scales = numbers_in(scale.float().numpy())
+    grid = Grid(low, high, scales, axis=axis, block=extents[axis])
     if extents[axis] >= values.shape[axis] or grid.width > 16:
         return _stepped(values, fmt)  # one block for each row
-    return grid
+    return CodedConstant(codes.numpy(), grid)
 
 
 def storage_type(width: int, signed: bool, *, small: bool) -> Any:

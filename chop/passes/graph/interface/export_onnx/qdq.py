@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
 from chop.numerics.fp8 import FP8
-from chop.numerics.integer import Integer, Rounding
+from chop.numerics.grid import ElementGrid, Grid, Rounding
 from chop.passes.graph.interface.export_onnx.call import OpCall
-from chop.passes.graph.interface.export_onnx.elements import ElementBits
-from chop.passes.graph.interface.export_onnx.grids import CodedConstant, storage_type
+from chop.passes.graph.interface.export_onnx.grids import (
+    CodedConstant,
+    codes_arrays,
+    numbers_in,
+    storage_type,
+)
 from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.ties import NO_BOUND, odd_ties
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
@@ -39,32 +42,6 @@ class Coded:
     axis: int | None = None
 
 
-@dataclass(frozen=True)
-class ActivationCodes:
-    """The codes of an activation's format: (code - zero) · scale, from `low` to `high`."""
-
-    width: int
-    low: int
-    high: int
-    scale: Any
-    zero: Any
-    axis: int | None = None
-    symmetric: bool = False
-
-    @classmethod
-    def of(cls, fmt: Integer | Affine, rank: int) -> ActivationCodes:
-        if isinstance(fmt, Integer):
-            scale, zero = np.array(2.0**-fmt.frac_width, dtype=np.float32), np.array(0)
-            symmetric, axis = fmt.overflow == "symmetric" and fmt.signed, None
-        else:
-            scale, zero = (t.numpy() for t in fmt.tensors())
-            axis = None if fmt.axis is None else fmt.axis % rank
-            symmetric = fmt.symmetric and fmt.signed
-        low, high = fmt.codes
-        offset = OFFSET if low < 0 and fmt.width <= 8 else 0
-        return cls(*(fmt.width, low + offset, high + offset, scale, zero + offset, axis, symmetric))
-
-
 class Qdq:
     """Writes values in formats as standard nodes; with `clip`, codes of odd widths are clipped."""
 
@@ -77,94 +54,96 @@ class Qdq:
 
     # --- activations
 
-    def activation(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str:
-        """Return a value rounded to a format; equal roundings share their codes."""
-        key = (call.writer.first_name(x), fmt)
+    def activation(self, call: OpCall, x: str, to: Grid | NumberFormat, facts: TensorFacts) -> str:
+        """Return a value rounded to codes; equal roundings share them."""
+        key = (call.writer.first_name(x), to)
         if key not in self.known:
-            self.known[key] = self._coded(call, x, fmt, len(facts.shape))
+            self.known[key] = self._coded(call, x, to, len(facts.shape))
         result = self._decoded(call, self.known[key])
-        self.known[result, fmt] = self.known[key]  # rounding it again gives the same codes
+        self.known[result, to] = self.known[key]  # rounding it again gives the same codes
         return result
 
     def _decoded(self, call: OpCall, coded: Coded) -> str:
         names = (coded.codes, coded.scale, coded.zero)
         return call.add("DequantizeLinear", *names, axis=coded.axis)
 
-    def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
-        """Return a ReLU on codes, if all that read it round it to one format with a sign.
+    def relu(self, call: OpCall, x: str, grid: Grid, facts: TensorFacts) -> str | None:
+        """Return a ReLU on codes, if all that read it round it to one grid with a sign.
 
         Rounding first gives the same, and lets onnxruntime run the layer before in integers.
         """
-        if not isinstance(fmt, Integer | Affine) or fmt.width > 8 or not fmt.signed:
+        if grid.width > 8 or not grid.signed or grid.axis is not None or grid.has_zero_point:
             return None
-        if isinstance(fmt, Affine) and (fmt.axis is not None or any(fmt.zero_points)):
+        if grid.rounding != "even" or grid.overflow == "wrap":
             return None
-        if isinstance(fmt, Integer) and (fmt.rounding != "even" or fmt.overflow == "wrap"):
-            return None
-        coded = self._coded(call, x, fmt, len(facts.shape), relu=True)
+        coded = self._coded(call, x, grid, len(facts.shape), relu=True)
         result = self._decoded(call, coded)
-        self.known[result, fmt] = coded
+        self.known[result, grid] = coded
         return result
 
     def _coded(
-        self, call: OpCall, x: str, fmt: NumberFormat, rank: int, *, relu: bool = False
+        self, call: OpCall, x: str, to: Grid | NumberFormat, rank: int, *, relu: bool = False
     ) -> Coded:
-        if isinstance(fmt, FP8):
-            return self._fp8(call, x, fmt)
-        assert isinstance(fmt, Integer | Affine)
-        codes = ActivationCodes.of(fmt, rank)
-        self._check(call, fmt, codes)
-        x, step = self._steps(call, x, fmt, codes.scale)
-        dtype = storage_type(codes.width, codes.low < 0, small=False)
-        zero = call.builder.constant(codes.zero.astype(dtype))
-        if codes.width > 8:
+        if isinstance(to, FP8):
+            return self._fp8(call, x, to)
+        assert isinstance(to, Grid)
+        self._check(call, to)
+        width = to.width
+        codes = to.shifted(OFFSET) if to.signed and width <= 8 else to
+        scale, zeros = codes_arrays(codes)
+        axis = None if codes.axis is None else codes.axis % rank
+        x, step = self._steps(call, x, to, scale)
+        dtype = storage_type(width, codes.low < 0, small=False)
+        zero = call.builder.constant(zeros.astype(dtype))
+        if width > 8:
             x = self._clipped_before(call, x, codes, step)
-        elif odd_ties(call.builder, x, step, codes.zero):
+        elif odd_ties(call.builder, x, step, zeros):
             x = call.add("Max", x, call.constant(NO_BOUND))
-        coded = call.add("QuantizeLinear", x, call.constant(step), zero, axis=codes.axis)
-        low = int(codes.zero) if relu else codes.low
-        if codes.width <= 8 and (codes.width != 8 or codes.symmetric or relu):
+        coded = call.add("QuantizeLinear", x, call.constant(step), zero, axis=axis)
+        low = codes.zero_points[0] if relu else codes.low
+        if width <= 8 and (width != 8 or to.narrow or relu):
             bounds = (call.builder.constant(np.array(n, dtype=dtype)) for n in (low, codes.high))
             coded = call.add("Clip", coded, *bounds)
-        return Coded(coded, call.constant(codes.scale), zero, codes.axis)
+        return Coded(coded, call.constant(scale), zero, axis)
 
-    def _check(self, call: OpCall, fmt: Integer | Affine, codes: ActivationCodes) -> None:
-        if isinstance(fmt, Integer) and fmt.overflow == "wrap":
+    def _check(self, call: OpCall, grid: Grid) -> None:
+        if grid.overflow == "wrap":
             raise call.refusal(REFUSALS["wrap"].say(operand="activations"))
-        if codes.width > LARGEST:
-            raise call.refusal(REFUSALS["wide"].say(width=codes.width))
-        if not self.clip and (codes.width not in NATURAL or codes.symmetric):
-            which = "symmetric" if codes.symmetric else "width"
-            raise call.refusal(REFUSALS[which].say(width=codes.width))
+        if grid.width > LARGEST:
+            raise call.refusal(REFUSALS["wide"].say(width=grid.width))
+        if not self.clip and (grid.width not in NATURAL or grid.narrow):
+            which = "symmetric" if grid.narrow else "width"
+            raise call.refusal(REFUSALS[which].say(width=grid.width))
 
-    def _steps(self, call: OpCall, x: str, fmt: Integer | Affine, scale: Any) -> tuple[str, Any]:
+    def _steps(self, call: OpCall, x: str, grid: Grid, scale: Any) -> tuple[str, Any]:
         """Return what is quantised, and its step: rounding other than to even goes before it."""
-        if isinstance(fmt, Affine) or fmt.rounding == "even":
+        if grid.rounding == "even":
             return x, scale
-        if fmt.frac_width < 0:
-            raise call.refusal(REFUSALS["coarse"].say(rounding=fmt.rounding))
+        if grid.frac_width < 0:
+            raise call.refusal(REFUSALS["coarse"].say(rounding=grid.rounding))
         inverse = np.asarray(1 / scale, dtype=np.float32)
-        return _whole(call, x, inverse, fmt.rounding), np.array(1, dtype=np.float32)
+        return _whole(call, x, inverse, grid.rounding), np.array(1, dtype=np.float32)
 
-    def by_element(self, call: OpCall, x: str, bits: ElementBits) -> tuple[str, Integer | None]:
-        """Return a value rounded element by element in float, and a format that holds it exactly.
+    def by_element(self, call: OpCall, x: str, grid: ElementGrid) -> tuple[str, Grid | None]:
+        """Return a value rounded element by element in float, and a grid that holds it exactly.
 
-        A Q/DQ pair of that format lets runtimes compute with integers. Without it, the value needs
+        A Q/DQ pair of that grid lets runtimes compute with integers. Without it, the value needs
         more bits than a pair has.
         """
-        x = _whole(call, x, bits.inverse_steps, bits.rounding)
-        x = call.add("Max", x, call.constant(bits.low.astype(np.float32)))
-        x = call.add("Min", x, call.constant(bits.high.astype(np.float32)))
-        x = call.add("Mul", x, call.constant(bits.steps))
-        return x, bits.cover(NATURAL)
+        low, high, steps = (t.float().numpy() for t in (grid.lows, grid.highs, grid.steps))
+        x = _whole(call, x, 1 / steps, grid.rounding)
+        x = call.add("Max", x, call.constant(low))
+        x = call.add("Min", x, call.constant(high))
+        x = call.add("Mul", x, call.constant(steps))
+        return x, grid.cover(NATURAL)
 
-    def _clipped_before(self, call: OpCall, x: str, codes: ActivationCodes, step: Any) -> str:
+    def _clipped_before(self, call: OpCall, x: str, codes: Grid, step: Any) -> str:
         """Clip the value instead of its codes, as runtimes have no Clip for 16 bits."""
         if codes.high - codes.low == 2**LARGEST - 1:
             return x
         if step.ndim:
             raise call.refusal(REFUSALS["wide channels"].reason)
-        bounds = ((n - int(codes.zero)) * step for n in (codes.low, codes.high))
+        bounds = ((n - codes.zero_points[0]) * step for n in (codes.low, codes.high))
         names = (call.constant(np.asarray(bound, dtype=np.float32)) for bound in bounds)
         return call.add("Clip", x, *names)
 
@@ -181,23 +160,23 @@ class Qdq:
 
     # --- constants
 
-    def constant(self, call: OpCall, grid: CodedConstant, name: str) -> str:
+    def constant(self, call: OpCall, coded: CodedConstant, name: str) -> str:
         """Return a constant as integers with a DequantizeLinear node.
 
         One of more than 16 bits is in float: onnxruntime has no integer kernels for it, and fails
         to load a network in which its optimiser finds such weights after activations of 8 bits.
         """
-        if grid.width > LARGEST:
-            return call.builder.constant(grid.values(), name)
-        return self._integers(call, grid, name)
+        if coded.grid.width > LARGEST:
+            return call.builder.constant(coded.values(), name)
+        return self._integers(call, coded, name)
 
-    def _integers(self, call: OpCall, grid: CodedConstant, name: str) -> str:
+    def _integers(self, call: OpCall, coded: CodedConstant, name: str) -> str:
+        grid, (scale, zero) = coded.grid, coded.arrays
         dtype = storage_type(grid.width, grid.signed, small=not self.clip)
-        codes = call.builder.constant(grid.codes.astype(dtype), name)
-        scale = call.builder.constant(grid.scale, f"{name}_scale")
-        names = [codes, scale]
-        if grid.zero.any() or np.dtype(dtype) != np.int32:
-            names.append(call.builder.constant(grid.zero.astype(dtype), f"{name}_zero_point"))
+        codes = call.builder.constant(coded.codes.astype(dtype), name)
+        names = [codes, call.builder.constant(scale, f"{name}_scale")]
+        if zero.any() or np.dtype(dtype) != np.int32:
+            names.append(call.builder.constant(zero.astype(dtype), f"{name}_zero_point"))
         extra: dict[str, Any] = {} if grid.axis is None else {"axis": grid.axis}
         if grid.block:
             extra["block_size"] = grid.block
@@ -214,10 +193,10 @@ class Qdq:
 
         Otherwise it stays in float, and must be added apart.
         """
-        grid = None if product is None else _bias_grid(values, product)
-        if grid is None:
+        coded = None if product is None else _coded_bias(values, product)
+        if coded is None:
             return call.builder.constant(values, name), True
-        return self._integers(call, grid, name), False
+        return self._integers(call, coded, name), False
 
 
 def _whole(call: OpCall, x: str, inverse: Any, rounding: Rounding) -> str:
@@ -225,18 +204,17 @@ def _whole(call: OpCall, x: str, inverse: Any, rounding: Rounding) -> str:
     return call.rounded(call.add("Mul", x, call.constant(inverse)), rounding)
 
 
-def _bias_grid(values: Any, product: Any) -> CodedConstant | None:
+def _coded_bias(values: Any, product: Any) -> CodedConstant | None:
     """Return a bias in steps of the products, or None if it is not a multiple of them."""
     if product.shape not in ((), values.shape):  # as of the groups of a transposed convolution
         return None
     codes = np.rint(values.astype(np.float64) / product)
-    scale = product
     if np.abs(codes).max(initial=0) >= 2**31:
         return None
-    if not np.array_equal(codes.astype(np.float32) * scale, values):
+    if not np.array_equal(codes.astype(np.float32) * product, values):
         return None
-    zero, axis = np.zeros(scale.shape, dtype=np.int64), 0 if scale.ndim else None
-    return CodedConstant(codes.astype(np.int64), scale, zero, -(2**31), 2**31 - 1, axis)
+    scales, axis = numbers_in(product), 0 if product.ndim else None
+    return CodedConstant(codes.astype(np.int64), Grid(-(2**31), 2**31 - 1, scales, axis=axis))
 
 
 def fp8_type(fmt: FP8) -> Any:

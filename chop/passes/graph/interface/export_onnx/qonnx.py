@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
 from chop.numerics.binary import Binary
-from chop.numerics.integer import Integer
+from chop.numerics.grid import ElementGrid, Grid
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.call import OpCall
-from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.grids import CodedConstant
 from chop.passes.graph.interface.export_onnx.refusals import REFUSALS
 from chop.passes.graph.interface.export_onnx.values import TensorFacts
@@ -31,45 +30,35 @@ class QonnxNodes:
     gemm = False  # FINN and hls4ml read MatMul
     blocks = False
 
-    def activation(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str:
-        """Return a value rounded to a format."""
-        if isinstance(fmt, Binary):
-            if not fmt.bipolar or fmt.scaled or fmt.stochastic:
+    def activation(self, call: OpCall, x: str, to: Grid | NumberFormat, facts: TensorFacts) -> str:
+        """Return a value rounded to codes."""
+        if isinstance(to, Binary):
+            if not to.bipolar or to.scaled or to.stochastic:
                 raise call.refusal(REFUSALS["not signs"].reason)
             return self._add(call, "BipolarQuant", x, self._number(call, 1.0))
-        if isinstance(fmt, Affine):
-            if any(fmt.zero_points):
-                raise call.refusal(REFUSALS["zero point"].reason)
-            scale = fmt.tensors()[0].numpy()
-            if fmt.axis is not None:
-                shape = [1] * len(facts.shape)
-                shape[fmt.axis] = -1
-                scale = scale.reshape(shape)
-            narrow = fmt.symmetric and fmt.signed
-            return self._quant(call, x, scale, fmt.width, fmt.signed, narrow)
-        assert isinstance(fmt, Integer)
-        if fmt.overflow == "wrap":
+        assert isinstance(to, Grid)
+        if to.has_zero_point:
+            raise call.refusal(REFUSALS["zero point"].reason)
+        if to.overflow == "wrap":
             raise call.refusal(REFUSALS["wrap"].say(operand="activations"))
-        how = self._mode(call, x, fmt)
-        if fmt.width == 1 and fmt.signed:
+        how = self._mode(call, x, to)
+        if to.width == 1 and to.signed:
             raise call.refusal(REFUSALS["one bit"].reason)
-        scale = np.array(2.0**-fmt.frac_width, dtype=np.float32)
-        narrow = fmt.overflow == "symmetric" and fmt.signed
-        return self._quant(call, x, scale, fmt.width, fmt.signed, narrow, how)
+        return self._quant(call, x, to, to.scale([1] * len(facts.shape)), how)
 
-    def by_element(self, call: OpCall, x: str, bits: ElementBits) -> tuple[str, None]:
+    def by_element(self, call: OpCall, x: str, grid: ElementGrid) -> tuple[str, None]:
         """Return a value rounded element by element: clipped first, as a Quant has one width."""
-        how = self._mode(call, x, bits)
-        low, high = bits.range
+        how = self._mode(call, x, grid)
+        low, high = ((ends * grid.steps).float().numpy() for ends in (grid.lows, grid.highs))
         x = call.add("Max", x, call.constant(low))
         x = call.add("Min", x, call.constant(high))
-        return self._quant(call, x, bits.steps, bits.width, bits.signed, False, how), None
+        return self._quant(call, x, grid, grid.steps, how, narrow=False), None
 
-    def _mode(self, call: OpCall, x: str, fmt: Integer | ElementBits) -> str:
+    def _mode(self, call: OpCall, x: str, grid: Grid) -> str:
         """Return the rounding mode of an activation."""
-        if fmt.rounding == "up" and fmt.signed and not self._is_positive(call, x):
+        if grid.rounding == "up" and grid.signed and not self._is_positive(call, x):
             raise call.refusal(REFUSALS["up"].reason)
-        return ROUNDINGS[fmt.rounding]
+        return ROUNDINGS[grid.rounding]
 
     def _is_positive(self, call: OpCall, x: str) -> bool:
         """Whether a value comes from a ReLU, so that it is never negative."""
@@ -78,35 +67,31 @@ class QonnxNodes:
             return self._is_positive(call, maker.input[0])
         return maker is not None and maker.op_type == "Relu"
 
-    def relu(self, call: OpCall, x: str, fmt: NumberFormat, facts: TensorFacts) -> str | None:
+    def relu(self, call: OpCall, x: str, grid: Grid, facts: TensorFacts) -> str | None:
         return None
 
-    def constant(self, call: OpCall, grid: CodedConstant, name: str) -> str:
+    def constant(self, call: OpCall, coded: CodedConstant, name: str) -> str:
         """Return a constant in float behind a Quant node, which leaves it as it is."""
-        values = call.builder.constant(grid.values(), name)
-        if grid.zero.any():
+        values, grid = call.builder.constant(coded.values(), name), coded.grid
+        if grid.has_zero_point:
             raise call.refusal(REFUSALS["weight zero point"].reason)
-        scale = grid.scale
-        if grid.axis is not None:
-            shape = [1] * grid.codes.ndim
-            shape[grid.axis] = -1
-            scale = scale.reshape(shape)
-        if grid.width <= 2 and grid.codes.all() and set(np.unique(grid.codes)) <= {-1, 1}:
-            return self._add(call, "BipolarQuant", values, call.constant(scale))
-        narrow = grid.signed and grid.low == -grid.high
-        return self._quant(call, values, scale, grid.width, grid.signed, narrow)
+        scale = grid.scale(coded.codes.shape)
+        if grid.width <= 2 and coded.codes.all() and set(np.unique(coded.codes)) <= {-1, 1}:
+            return self._add(call, "BipolarQuant", values, call.constant(scale.float().numpy()))
+        return self._quant(call, values, grid, scale)
 
     def bias(self, call: OpCall, values: Any, product: Any, name: str) -> tuple[str, bool]:
         """Return a bias, which is in float as it is rounded already."""
         return call.builder.constant(values, name), False
 
     def _quant(
-        self, call: OpCall, x: str, scale: Any, width: int, signed: bool, narrow: bool,
-        how: str = "ROUND",
+        self, call: OpCall, x: str, grid: Grid, scale: Tensor, how: str = "ROUND",
+        *, narrow: bool | None = None,
     ) -> str:  # fmt: skip
-        inputs = [x, call.constant(np.asarray(scale, dtype=np.float32))]
-        inputs += [self._number(call, 0.0), self._number(call, float(width))]
-        flags = {"signed": int(signed), "narrow": int(narrow), "rounding_mode": how}
+        inputs = [x, call.constant(scale.float().numpy())]
+        inputs += [self._number(call, 0.0), self._number(call, float(grid.width))]
+        narrow = grid.narrow if narrow is None else narrow
+        flags = {"signed": int(grid.signed), "narrow": int(narrow), "rounding_mode": how}
         return self._add(call, "Quant", *inputs, **flags)
 
     def _number(self, call: OpCall, value: float) -> str:

@@ -10,19 +10,14 @@ from torch import Tensor, fx
 
 from chop.ir.ops import has_trait
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
-from chop.numerics.float import Float
 from chop.numerics.fp8 import FP8
-from chop.numerics.integer import Integer
-from chop.numerics.mixed_integer import MixedInteger
-from chop.numerics.mixed_rounding import MixedRounding
+from chop.numerics.grid import ElementGrid, Grid
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.describe.moves import moved, source
 from chop.passes.graph.interface.export_onnx.call import OpCall
-from chop.passes.graph.interface.export_onnx.elements import ElementBits
 from chop.passes.graph.interface.export_onnx.formats import check_format
-from chop.passes.graph.interface.export_onnx.grids import constant_grid
+from chop.passes.graph.interface.export_onnx.grids import coded_constant, codes_arrays
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph
 from chop.passes.graph.interface.export_onnx.qdq import Qdq
 from chop.passes.graph.interface.export_onnx.qonnx import QonnxNodes
@@ -78,17 +73,19 @@ class QuantizedOperands(FloatOperands):
     def activation(self, call: OpCall, name: str, operand: str | None, facts: TensorFacts) -> str:
         if operand is None or not facts.dtype.is_floating_point:
             return name
-        fmt = self._format(call, operand)
-        if isinstance(fmt, Float):
+        fmt = self.formats[operand]
+        self._check(call, fmt, operand)
+        if not fmt.rounds:
             return name
-        if isinstance(fmt, ElementBits):
-            name, cover = self.nodes.by_element(call, name, fmt)
+        to = self._codes(call, operand, fmt)
+        if isinstance(to, ElementGrid):
+            name, cover = self.nodes.by_element(call, name, to)
             if cover is None:
                 return name
-            fmt = cover
+            to = cover
         if operand == "data_in":
-            self.step = _step(fmt)
-        return self.nodes.activation(call, name, fmt, facts)
+            self.step = codes_arrays(to)[0] if isinstance(to, Grid) and to.axis is None else None
+        return self.nodes.activation(call, name, to, facts)
 
     def constant(self, call: OpCall, value: Tensor, operand: str | None) -> str:
         fmt = self.formats.get(operand or "")
@@ -133,7 +130,7 @@ class QuantizedOperands(FloatOperands):
     ) -> str:  # fmt: skip
         """Return a rounded constant."""
         array = rounded.detach().cpu().float().numpy()
-        if isinstance(fmt, Float):
+        if not fmt.rounds:
             return call.builder.constant(array.T if turned else array, name)
         self._check(call, fmt, operand)
         if operand == "bias":
@@ -142,11 +139,12 @@ class QuantizedOperands(FloatOperands):
         if isinstance(fmt, FP8) and isinstance(self.nodes, Qdq):
             return self.nodes.fp8_constant(call, array.T if turned else array, fmt, name)
         try:
-            grid = constant_grid(rounded, fmt, blocks=self.nodes.blocks)
+            coded = coded_constant(rounded, fmt, blocks=self.nodes.blocks)
         except ExportError as error:
             raise call.refusal(str(error)) from error
-        self.weight_step = None if grid.block or grid.zero.any() else grid.scale
-        return self.nodes.constant(call, grid.turned() if turned else grid, name)
+        grid = coded.grid
+        self.weight_step = None if grid.block or grid.has_zero_point else codes_arrays(grid)[0]
+        return self.nodes.constant(call, coded.turned() if turned else coded, name)
 
     def _product(self) -> Any:
         """Return the step of the products of input and weight, in float32."""
@@ -169,25 +167,15 @@ class QuantizedOperands(FloatOperands):
     def check_whole(self, call: OpCall) -> None:
         raise call.refusal(REFUSALS["inside"].reason)
 
-    def _format(self, call: OpCall, operand: str) -> NumberFormat | ElementBits:
-        """Return the format of an activation, which a file must be able to hold."""
-        fmt = self.formats[operand]
-        self._check(call, fmt, operand)
-        if not isinstance(fmt, MixedInteger):
-            return fmt
-        own = self.layer.formats.get(operand) if isinstance(self.layer, Quantized) else None
-        rounding = self.layer.rounding(operand, own) if own is not None else None
-        if not isinstance(rounding, MixedRounding):
-            return fmt.uniform()
-        whole, frac = ({*bits.round().flatten().tolist()} for bits in rounding.bits_of(None))
-        if len(whole) != 1 or len(frac) != 1 or not any(a + b > 0 for a in whole for b in frac):
-            if fmt.overflow == "wrap":
-                raise call.refusal(REFUSALS["wrap"].say(operand=operand))
-            return ElementBits.of(rounding)
-        (integer_bits,), (frac_bits,) = whole, frac
-        width = int(integer_bits) + int(frac_bits) + int(fmt.signed)
-        how = {"rounding": fmt.rounding, "overflow": fmt.overflow}
-        return Integer(width, int(frac_bits), fmt.signed, **how)  # type: ignore[arg-type]
+    def _codes(self, call: OpCall, operand: str, fmt: NumberFormat) -> Grid | NumberFormat:
+        """Return the codes of an activation, or its format where a file has numbers like it."""
+        grid = fmt.grid()
+        if grid is None and isinstance(self.layer, Quantized):
+            grid = self.layer.grid_of(operand)
+        grid = grid or fmt.uniform().grid()
+        if isinstance(grid, ElementGrid) and grid.overflow == "wrap":
+            raise call.refusal(REFUSALS["wrap"].say(operand=operand))
+        return grid or fmt
 
     def _check(self, call: OpCall, fmt: NumberFormat, operand: str) -> None:
         try:
@@ -207,7 +195,8 @@ class FloatReader(FloatOperands):
         first = formats[0] if formats else None
         if first is None or any(fmt != first for fmt in formats):
             return None
-        return self.nodes.relu(call, x, first, call.out)
+        grid = first.grid()
+        return None if grid is None else self.nodes.relu(call, x, grid, call.out)
 
     def result(self, call: OpCall, name: str, facts: TensorFacts) -> str:
         """Return a result; padded codes are codes again, as runtimes would go on in float."""
@@ -222,11 +211,10 @@ class FloatReader(FloatOperands):
             formats.get("data_in")
         )
         fmt = formats.get("data_in" if rounds else "data_out")
-        if not isinstance(fmt, Integer | Affine) or (
-            isinstance(fmt, Affine) and fmt.axis is not None
-        ):
+        grid = None if fmt is None else fmt.grid()
+        if grid is None or grid.axis is not None:
             return name  # the axis of the channels may have moved
-        return self.nodes.activation(call, name, fmt, facts)
+        return self.nodes.activation(call, name, grid, facts)
 
     def _readers(self, node: fx.Node) -> list[NumberFormat | None]:
         """Return the formats to which all that read a value round it; None: not rounded."""
@@ -244,13 +232,4 @@ class FloatReader(FloatOperands):
 
 def is_non_negative(fmt: NumberFormat | None) -> bool:
     """Return whether a format has no negative numbers."""
-    return isinstance(fmt, Integer | Affine) and fmt.range[0] >= 0
-
-
-def _step(fmt: NumberFormat) -> Any:
-    """Return the step of an activation's format, if there is one for the whole tensor."""
-    if isinstance(fmt, Integer):
-        return np.float32(2.0**-fmt.frac_width)
-    if isinstance(fmt, Affine) and fmt.axis is None:
-        return np.float32(fmt.scales[0])
-    return None
+    return fmt is not None and fmt.range[0] >= 0 and fmt.grid() is not None

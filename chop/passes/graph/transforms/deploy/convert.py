@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chop.numerics import NumberFormat
-from chop.numerics.affine import CALIBRATED, Affine
+from chop.numerics.affine import CALIBRATED
 from chop.numerics.fp8 import FP8
 from chop.passes.graph.transforms.deploy.codes import NotDeployed, input_multiples
 from chop.passes.graph.transforms.deploy.kernels import Target
@@ -116,15 +116,11 @@ def _config(formats: Mapping[str, NumberFormat]) -> dict[str, Any]:
     for operand, fmt in formats.items():
         keys = [*fmt.precision_keys(), *fmt.refinement_keys()]
         values = {key: getattr(fmt, key) for key in keys if key != "floor"}
-        if isinstance(fmt, Affine) and operand in ("weight", "bias"):
-            point = CALIBRATED if _is_shifted(fmt) else 0
-            values |= {"scale": CALIBRATED, "zero_point": point}
-        elif isinstance(fmt, Affine) and fmt.axis is not None:
+        if "scale" in values and operand in ("weight", "bias"):
+            point = values["zero_point"]
+            is_shifted = any(point) if isinstance(point, tuple) else point != 0
+            values |= {"scale": CALIBRATED, "zero_point": CALIBRATED if is_shifted else 0}
+        elif values.get("axis") is not None:
             raise NotDeployed(f"it has a scale per channel of {operand}; leave out its axis")
         config |= {f"{operand}_{key}": value for key, value in values.items()}
     return config
-
-
-def _is_shifted(fmt: Affine) -> bool:
-    point: Any = fmt.zero_point
-    return any(point) if isinstance(point, tuple) else point != 0

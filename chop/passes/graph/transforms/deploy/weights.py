@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
-from chop.numerics.affine_rounding import ScaledAffine
 from chop.numerics.scale_integer import ScaleInteger
 from chop.passes.graph.transforms.deploy.codes import (
     HIGHEST,
     LOWEST,
-    MAX_BITS,
     Multiples,
     NotDeployed,
+    check_width,
     input_multiples,
 )
 
@@ -66,34 +64,22 @@ def _multiples(layer: Any, fmt: NumberFormat) -> tuple[Tensor, Tensor]:
     """Return [outputs, inputs] whole multiples of scales, int64, and the scale of each output."""
     weight = layer._parameter("weight").detach().float()
     by_output = layer.output_axis == 0
-    if isinstance(fmt, Affine):
-        whole, scale = _affine(layer, fmt, weight)
+    grid = layer.grid_of("weight")
+    if bool(weight.isnan().any()):
+        raise NotDeployed("has a NaN; train it again, or load other weights")
+    if grid is not None:
+        check_width(fmt)
+        if grid.axis is not None and grid.axis % weight.dim() != layer.output_axis:
+            raise NotDeployed(f"has a scale per input; use weight_axis = {layer.output_axis}")
+        whole = grid.encode(weight) - grid.zero_point(weight.shape).to(weight.device)
+        scale = torch.tensor(grid.scales, dtype=torch.float32, device=weight.device)
     elif isinstance(fmt, ScaleInteger) and not by_output:
         raise NotDeployed(
             "has a scale per input, as its weight is stored transposed; quantise it to integer or "
             "affine"
         )
     else:
-        kind = input_multiples(fmt)
-        whole, rows = kind.of(weight)
-        scale = torch.tensor([kind.scale]) if rows is None else rows.flatten()
-    if bool(whole.isnan().any()):
-        raise NotDeployed("has a NaN; train it again, or load other weights")
-    whole = whole.round().to(torch.int64)
+        steps, rows = input_multiples(fmt).of(weight)
+        assert rows is not None, "formats with one scale have a grid"
+        whole, scale = steps.round().to(torch.int64), rows.flatten()
     return (whole if by_output else whole.t()), scale
-
-
-def _affine(layer: Any, fmt: Affine, weight: Tensor) -> tuple[Tensor, Tensor]:
-    if fmt.width > MAX_BITS:
-        input_multiples(fmt)  # refuses it
-    if fmt.axis is not None and fmt.axis % weight.dim() != layer.output_axis:
-        raise NotDeployed(f"has a scale per input; use weight_axis = {layer.output_axis}")
-    rounding = layer.rounding("weight", fmt)
-    if not isinstance(rounding, ScaledAffine):
-        rounding = ScaledAffine(fmt, *fmt.tensors(weight.device))
-    scale = rounding.used.detach().float().reshape(-1).to(weight.device)
-    shape = [1] * weight.dim()
-    if fmt.axis is not None:
-        shape[fmt.axis] = -1
-    # a multiple of at most 255 is exact after a division by its scale
-    return rounding.round(weight) / scale.reshape(shape), scale

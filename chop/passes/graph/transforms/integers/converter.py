@@ -28,10 +28,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
-from chop.numerics.integer import Integer
 from chop.numerics.mixed_integer import MixedInteger
-from chop.numerics.mixed_rounding import MixedRounding
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.formats import node_formats
 from chop.passes.graph.describe.in_place import writes_in_place
@@ -271,12 +268,12 @@ class Converter:
         """Return the word of an activation's format."""
         if isinstance(fmt, MixedInteger):
             return self._mixed_word(fmt, operand, call)
-        if isinstance(fmt, Integer | Affine):
-            shape = shape_of(call.node if operand == "data_out" else call.source)
-            try:
-                return Word.of(fmt, len(shape))
-            except ValueError as error:
-                raise call.refusal(f"cannot hold {operand}: {error}") from error
+        try:
+            if (grid := fmt.grid()) is not None:
+                shape = shape_of(call.node if operand == "data_out" else call.source)
+                return Word.of(grid, len(shape))
+        except ValueError as error:
+            raise call.refusal(f"cannot hold {operand}: {error}") from error
         reason = "has one exponent or scale for each block of an activation, known only at run time"
         if fmt.elementwise:
             reason = "is not a format of integers"
@@ -286,8 +283,8 @@ class Converter:
         """Return the word of bits that a layer keeps, or of one width for all."""
         layer = call.module
         own = layer.formats.get(operand) if isinstance(layer, Quantized) else None
-        rounding = layer.rounding(operand, own) if isinstance(layer, Quantized) else None
-        if not isinstance(rounding, MixedRounding):
+        rounding: Any = layer.rounding(operand, own) if isinstance(layer, Quantized) else None
+        if rounding is own:  # no bits of the layer's
             return self.word(fmt.uniform(), operand, call)
         try:
             return MixedWord.with_bits(fmt, *rounding.bits_of(None))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from chop.integers import EdgeRounding, EdgeTables, QuantizeFeatures, Scale, Word
 from chop.layers import EdgeTable, FrozenEdgeTable
-from chop.numerics.integer import Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
 

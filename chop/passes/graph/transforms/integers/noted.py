@@ -12,7 +12,6 @@ from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.operands import bind_operands, flatten
 from chop.ir.ops import identify
 from chop.numerics import NumberFormat
-from chop.numerics.float import Float
 from chop.passes.graph.describe.formats import argument_formats, node_formats
 from chop.passes.graph.describe.in_place import writes_in_place
 from chop.passes.graph.transforms.integers.converter import Converter, node_call
@@ -105,7 +104,7 @@ def noted_format(node: fx.Node, tensor: Any) -> NumberFormat | None:
         fmt = tensor.format
     except (UnknownName, ValueError, TypeError) as error:
         raise refuse(node, f"has a format in its metadata that does not exist: {error}") from error
-    return None if isinstance(fmt, Float) else fmt
+    return fmt if fmt.rounds else None
 
 
 def _sources(node: fx.Node) -> dict[str, fx.Node]:

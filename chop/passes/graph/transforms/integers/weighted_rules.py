@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, fx, nn
 from chop.integers import ChannelAffine, ConvCodes, LinearCodes, PadCodes, Scale
 from chop.integers.ops.weighted import far_bias
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
 from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
 from chop.passes.graph.transforms.integers.values import Constant, Known, Value
@@ -33,15 +31,9 @@ def linear(call: NodeCall, to: Converter) -> Value:
     """Return the accumulators of a linear layer."""
     source, weight, bias = _parameters(call, to)
     if call.op == "transposed_linear":
-        weight = (_given(weight).T, _turned(weight[1]))
+        weight = (_given(weight).T, weight[1] and weight[1].turned())
     settings = _weighted(call, to, source, weight, bias)
     return to.add(call.node.name, LinearCodes(**settings), [source.name], call.node)
-
-
-def _turned(fmt: NumberFormat | None) -> NumberFormat | None:
-    """Return the format of a matrix for the transposed matrix."""
-    turns = isinstance(fmt, Affine) and fmt.axis is not None
-    return replace(fmt, axis=1 - fmt.axis % 2) if turns else fmt  # type: ignore[type-var,union-attr]
 
 
 def conv(call: NodeCall, to: Converter) -> Value:

@@ -8,8 +8,7 @@ from torch import Tensor
 from chop.integers import Scale
 from chop.integers.codes import bits_for
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
-from chop.numerics.integer import Integer
+from chop.numerics.grid import Grid
 from chop.numerics.mixed_integer import MixedInteger
 
 MAX_BITS = 32  # of a weight
@@ -26,10 +25,8 @@ def weight_codes(values: Tensor, fmt: NumberFormat | None) -> tuple[Tensor, Scal
     """
     values = values.detach().double().cpu()
     check_finite(values, "weight")
-    if isinstance(fmt, Integer):
-        return torch.ldexp(values, torch.tensor(fmt.frac_width)).long(), _power(fmt), fmt.width
-    if isinstance(fmt, Affine):
-        return _affine_codes(values, fmt)
+    if fmt is not None and (grid := fmt.grid()) is not None:
+        return _codes_on(grid, values)
     magnitude = None if isinstance(fmt, MixedInteger) else _row_magnitudes(values)
     if magnitude is not None:
         return values.sign().long(), Scale.of(magnitude).compact(), 2
@@ -65,33 +62,25 @@ def clipped(values: Tensor, rounded: Tensor, fmt: NumberFormat | None) -> int:
 
 def _step(fmt: NumberFormat | None, values: Tensor) -> Tensor | None:
     """Return the step of a format in a shape that broadcasts to values; None if it has none."""
-    if isinstance(fmt, Integer):
-        return torch.tensor(2.0**-fmt.frac_width, dtype=torch.float64)
-    if not isinstance(fmt, Affine) or not fmt.is_calibrated:
+    if fmt is None or not fmt.is_calibrated:
         return None
-    steps = torch.tensor(fmt.scales, dtype=torch.float64)
-    if fmt.axis is None:
-        return steps[0]
-    return steps.view([-1 if d == fmt.axis % values.ndim else 1 for d in range(values.ndim)])
+    grid = fmt.grid()
+    return None if grid is None else grid.scale(values.shape)
 
 
-def _affine_codes(values: Tensor, fmt: Affine) -> tuple[Tensor, Scale, int]:
+def _codes_on(grid: Grid, values: Tensor) -> tuple[Tensor, Scale, int]:
     """Return codes without their zero points; these make them one bit wider."""
-    scales = torch.tensor(fmt.scales, dtype=torch.float64)
-    if fmt.axis is None or len(scales) == 1:
-        scales = scales[0]
-    elif fmt.axis % values.ndim != 0:
+    if len(grid.scales) > 1 and grid.axis is not None and grid.axis % values.ndim != 0:
         raise ValueError(
             "has one weight scale per input channel, which a sum cannot have; use the axis of the "
             "outputs"
         )
-    along = scales.view(-1, *[1] * (values.ndim - 1)) if scales.ndim else scales
-    width = fmt.width + any(fmt.zero_points)
-    return (values / along).round().long(), Scale.of(scales).compact(), width
-
-
-def _power(fmt: Integer) -> Scale:
-    return Scale.power(-fmt.frac_width)
+    codes = grid.encode(values) - grid.zero_point(values.shape)
+    return (
+        codes,
+        Scale.of(grid.scale(values.shape).flatten()).compact(),
+        grid.width + grid.has_zero_point,
+    )
 
 
 def _row_magnitudes(values: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OpNames, has_trait, ops_with
-from chop.numerics.integer import Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
 from chop.numerics.mixed_integer import Granularity
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms import metadata_sync as sync

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from chop.numerics import NumberFormat
-from chop.numerics.affine import CALIBRATED, Affine, no_scale
+from chop.numerics.affine import CALIBRATED, Affine
 from chop.numerics.affine_rounding import MIN_SCALE, positive
 
 Scales = tuple[Tensor, Tensor]  # scale and zero point
@@ -21,12 +21,8 @@ def require_scales(formats: Mapping[str, NumberFormat], operands: tuple[str, ...
     """Raise an error for an operand with a scale that is not known yet."""
     for operand in operands:
         fmt = formats.get(operand)
-        if isinstance(fmt, Affine) and not fmt.is_calibrated:
-            if fmt.scale == CALIBRATED:
-                raise ValueError(no_scale(operand, f"{operand}_scale"))
-            raise ValueError(
-                f"{operand} has no zero point yet; run calibrate, or give {operand}_zero_point"
-            )
+        if fmt is not None and (reason := fmt.why_not_calibrated(operand)):
+            raise ValueError(reason)
 
 
 def scales_of_values(name: str, values: Tensor, fmt: Affine) -> Scales:
@@ -34,7 +30,7 @@ def scales_of_values(name: str, values: Tensor, fmt: Affine) -> Scales:
 
     The scale is the smallest that clips nothing; the range always contains 0.
     """
-    check_channels(name, values.shape, fmt)
+    fmt.check_shape(name, values.shape)
     if fmt.is_calibrated:
         return fmt.tensors(values.device)
     low, high = extremes(name, values.detach().float(), fmt.axis)
@@ -90,21 +86,3 @@ def extremes(name: str, values: Tensor, axis: int | None) -> tuple[Tensor, Tenso
         return values.amin(), values.amax()
     others = [dim for dim in range(values.dim()) if dim != axis % values.dim()]
     return (values.amin(others), values.amax(others)) if others else (values, values)
-
-
-def check_channels(name: str, shape: Sequence[int], fmt: Affine) -> None:
-    """Raise an error for an axis that a tensor does not have, or scales for other channels."""
-    axis, rank = fmt.axis, len(shape)
-    if axis is None:
-        return
-    if not -rank <= axis < rank:
-        raise ValueError(
-            f"{name}_axis is {axis}, but {name} has {rank} dimensions; "
-            f"give an axis from {-rank} to {rank - 1}"
-        )
-    for key, given in (("scale", fmt.scale), ("zero_point", fmt.zero_point)):
-        if isinstance(given, tuple) and len(given) != shape[axis]:
-            raise ValueError(
-                f"{name}_{key} has {len(given)} numbers for {shape[axis]} channels along "
-                f"axis {axis}; give one for each channel"
-            )

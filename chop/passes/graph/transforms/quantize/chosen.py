@@ -12,7 +12,6 @@ from tabulate import tabulate
 from chop.log import show_logs_unless_configured
 from chop.numerics import NumberFormat
 from chop.numerics.affine import Affine
-from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.quantize.observed import Observed
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class Chosen:
             "Method": self._method(),
             "Width": fmt.bits,
             "Signed": fmt.signed,  # type: ignore[attr-defined]
-            **_numbers(fmt),
+            **fmt.calibrated_numbers(),
             "From": fmt.range[0],
             "To": fmt.range[1],
             "Clipped %": 100 * self.clipped(),
@@ -52,16 +51,6 @@ class Chosen:
         (low, high), half = self.fmt.range, self.fmt.smallest / 2
         outside = weights[(values < low - half) | (values > high + half)].sum()
         return float(outside / weights.sum().clamp(min=1))
-
-
-def _numbers(fmt: NumberFormat) -> dict[str, Any]:
-    if isinstance(fmt, Integer):
-        return {"Fraction": fmt.frac_width}
-    assert isinstance(fmt, Affine), "only these formats are calibrated"
-    if fmt.axis is None:
-        return {"Scale": fmt.scale, "Zero point": fmt.zero_point}
-    low, high = min(fmt.scales), max(fmt.scales)
-    return {"Scale": f"{low:.4g} to {high:.4g}", "Zero point": "by channel"}
 
 
 def shown(rows: Sequence[Chosen]) -> list[dict[str, Any]]:

@@ -30,7 +30,6 @@ from chop.passes.graph.transforms.quantize import quantized_funcs as funcs
 from chop.passes.graph.transforms.quantize import variants
 from chop.passes.graph.transforms.quantize.calibrated import (
     ACTIVATIONS,
-    check_channels,
     require_scales,
 )
 from chop.passes.graph.transforms.quantize.chosen import Chosen, shown
@@ -382,8 +381,8 @@ def _check_activations(
     for name, operand, tensor in [*tensors, ("data_out", "data_out", result)]:
         fmt = formats.get(operand or "")
         recorded = name.startswith("data_") or node.op != "call_module"
-        if isinstance(fmt, Affine) and recorded and "shape" in tensor:
-            check_channels(str(operand), tensor.shape, fmt)
+        if fmt is not None and recorded and "shape" in tensor:
+            fmt.check_shape(str(operand), tensor.shape)
 
 
 def quantized_layer(layer: nn.Module, config: Mapping[str, Any]) -> Quantized:

@@ -21,7 +21,8 @@ from chop.numerics.block_log import BlockLog
 from chop.numerics.block_minifloat import BlockMinifloat
 from chop.numerics.blocks import batch_rank, from_tiles, to_tiles
 from chop.numerics.blocks import block_shape as shape_of_block
-from chop.numerics.integer import Integer, Overflow, Rounding
+from chop.numerics.grid import Overflow, Rounding
+from chop.numerics.integer import Integer
 from chop.numerics.log import Log
 from chop.numerics.minifloat import MinifloatDenorm, MinifloatIEEE
 from chop.numerics.mx import MXFP, SCALE_BITS, MXInt

@@ -10,7 +10,6 @@ from torch import fx, nn
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
 from chop.passes.graph.transforms.quantize.chosen import Chosen
@@ -91,7 +90,7 @@ class Resolver:
             known = self._observed(node, operand, config["name"])
             if known is not None:
                 fmt: NumberFormat = format_of(config, known)
-                if not isinstance(fmt, Affine) or fmt.is_calibrated:
+                if fmt.is_calibrated:
                     yield Chosen(known, fmt)
 
     def _observed(self, node: fx.Node, operand: str, name: str) -> Observed | None:

@@ -12,7 +12,7 @@ from chop.numerics import from_config
 from chop.numerics.affine import CALIBRATED, Affine
 from chop.numerics.histograms import Histogram
 from chop.numerics.thresholds import Method, range_of, squared_error
-from chop.passes.graph.transforms.quantize.calibrated import check_channels, scales_of_range
+from chop.passes.graph.transforms.quantize.calibrated import scales_of_range
 from chop.passes.graph.transforms.quantize.observed import Observed
 
 CANDIDATES = 64  # shares of the largest value of a channel that are tried as its range
@@ -86,7 +86,7 @@ def _best_power(
 
 def _of_tensor(operand: str, values: Tensor, fmt: Affine) -> tuple[Tensor, Tensor]:
     """Return the scale and zero point with the least squared error, for each channel."""
-    check_channels(operand, values.shape, fmt)
+    fmt.check_shape(operand, values.shape)
     whole = fmt.axis is None
     channels = values[None] if whole else values.movedim(fmt.axis or 0, 0)
     rows = channels.reshape(len(channels), -1).double()

@@ -12,12 +12,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.numerics.grid import FixedScales
 from chop.options import PositiveInt
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.repair import layers as repair
 from chop.passes.graph.transforms.repair.grids import (
-    WeightGrid,
     settled,
     weight_grid,
     why_no_grid,
@@ -205,7 +205,7 @@ def _inverse_factor(hessian: Tensor, damping: float) -> Any:
 def rounded_by_gptq(
     weight: Tensor,
     hessian: Tensor,
-    grid: WeightGrid,
+    grid: FixedScales,
     settings: GPTQSettings,
     keep: Tensor | None = None,
 ) -> Tensor:
@@ -230,7 +230,7 @@ def rounded_by_gptq(
 
 
 def _rounded_in_order(
-    weight: Tensor, upper: Tensor, grid: WeightGrid, block_size: int, keep: Tensor | None
+    weight: Tensor, upper: Tensor, grid: FixedScales, block_size: int, keep: Tensor | None
 ) -> Tensor:
     """Round column after column; `upper` is the factor of the inverse Hessian."""
     left, rounded = weight.clone(), torch.empty_like(weight)

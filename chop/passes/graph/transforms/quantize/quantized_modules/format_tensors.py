@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from chop.ir.graph.tensor_rules import TensorRule
 from chop.numerics import NumberFormat
+from chop.numerics.grid import Grid
 from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
 
@@ -181,6 +182,12 @@ class HasFormatTensors(FormattedLayer):
         """Return what rounds an operand or a parameter of that format."""
         kept = tensors_of(fmt)
         return fmt if kept is None else kept.rounding(self, name, fmt)
+
+    def grid_of(self, name: str) -> Grid | None:
+        """Return the codes that an operand or a parameter is rounded to now, if it has some."""
+        rounding = self.rounding(name, self._format_of(name))
+        grid: Grid | None = None if rounding is None else rounding.grid()
+        return grid
 
     def current_formats(self) -> dict[str, NumberFormat]:
         """Return the formats with the numbers in use now, such as scales."""

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.numerics import NumberFormat
 from chop.numerics.affine import CALIBRATED, Affine
 from chop.numerics.affine_rounding import MIN_SCALE, positive
-from chop.numerics.integer import Integer
 from chop.numerics.scratch import is_plain
 
 MAX_CODE = 2**31 - 2**7  # of a bias: float32 has no integer between it and 2^31
@@ -49,12 +47,13 @@ def _largest(weight: Affine) -> int:
     return high - low if weight.zero_point != 0 else max(-low, high)
 
 
-def input_step(fmt: NumberFormat | None, scale: Tensor | None) -> Tensor | None:
+def input_step(fmt: Any, scale: Tensor | None) -> Tensor | None:
     """Return the smallest step of a layer's input; None if it has none."""
-    if isinstance(fmt, Integer):
-        return torch.tensor(2.0**-fmt.frac_width)
-    if not isinstance(fmt, Affine) or scale is None:
+    if fmt is None:
         return None
+    if scale is None:
+        grid = fmt.grid() if fmt.is_calibrated else None
+        return None if grid is None else torch.tensor(min(grid.scales))
     used = scale.detach()
     if fmt.learn or fmt.power_of_two:
         used = positive(used, fmt.power_of_two)

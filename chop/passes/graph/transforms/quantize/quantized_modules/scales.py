@@ -20,7 +20,6 @@ from chop.numerics.scratch import is_plain
 from chop.passes.graph.transforms.quantize.calibrated import (
     ACTIVATIONS,
     Scales,
-    check_channels,
     scales_of_values,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import (
@@ -91,7 +90,7 @@ class HasScales(HasFormatTensors):
             own = {"axis": None, "scale": CALIBRATED, "zero_point": 0}
             return {**formats, "bias": dataclasses.replace(weight, **own)}  # type: ignore[arg-type]
         values: Tensor = self._parameter("weight")
-        check_channels("weight", values.shape, weight)
+        weight.check_shape("weight", values.shape)
         by_output = weight.axis is not None and weight.axis % values.dim() == self.output_axis
         if data.axis is not None or (weight.axis is not None and not by_output):
             raise ValueError(

@@ -87,7 +87,7 @@ class BitWidths(FormatTensors):
 
     def current(self, layer: Any, name: str, fmt: MixedInteger) -> NumberFormat:
         rounding = self.rounding(layer, name, fmt)
-        if not isinstance(rounding, MixedRounding) or rounding.frac_bits.is_meta:
+        if rounding is fmt or rounding.frac_bits.is_meta:
             return fmt
         values = None if name in ACTIVATIONS else layer._parameter(name).detach()
         integer_bits, frac_bits = rounding.bits_of(values)
@@ -219,8 +219,8 @@ class LearnsWidths(LearnsBits):
         values = layer._parameter(name)
         fmt = layer.formats[name]
         rounding = layer.rounding(name, fmt)
-        mixed = isinstance(rounding, MixedRounding)
-        fraction = rounding.frac_bits.detach() if mixed else torch.tensor(fmt.frac_width)
+        own_bits = rounding is not fmt
+        fraction = rounding.frac_bits.detach() if own_bits else torch.tensor(fmt.frac_width)
         size = rounded_steps(rounding(values.detach()).double(), fraction, "even").abs().long()
         odd = size // (size & -size).clamp(min=1)
         return torch.log2(odd.double() + 1).ceil()
@@ -287,8 +287,8 @@ class LearnsWidths(LearnsBits):
             return shared
         fmt = layer.formats[layer.operand_of("weight")]
         rounding = layer.rounding("weight", fmt)
-        mixed = isinstance(rounding, MixedRounding)
-        fraction = rounding.frac_bits.detach() if mixed else torch.tensor(fmt.frac_width)
+        own_bits = rounding is not fmt
+        fraction = rounding.frac_bits.detach() if own_bits else torch.tensor(fmt.frac_width)
         fraction = fraction.to(values).round().expand(values.shape)
         own = (integer_bits_for(values, fraction, fmt) + fraction).to(shared.dtype)
         own = torch.minimum(own, shared.detach())
@@ -335,7 +335,7 @@ class LearnsWidths(LearnsBits):
         if fmt is None or (name not in ACTIVATIONS and values is None):
             return None
         rounding = layer.rounding(name, fmt)
-        if not isinstance(rounding, MixedRounding):
+        if rounding is fmt:
             fixed = self._nothing(exact) + fmt.width - int(fmt.signed)
             return _Widths(fixed * (fixed > 0), bool(fmt.signed))
         values = None if values is None else values.detach()
