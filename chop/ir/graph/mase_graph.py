@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx, nn
-from torch.nn.parameter import is_lazy
 
 from chop import extensions
 from chop.files import write_whole
@@ -21,6 +16,13 @@ from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import KEPT_BY_NEITHER, noticed_by_fx, warn_of_contexts
 from chop.ir.graph.layer_names import check_called_names, warn_of_unsaved_names
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
+from chop.ir.graph.model_checks import (
+    WANTED,
+    check_model,
+    checked_custom_ops,
+    checked_patched_nodes,
+    defaults_of_others,
+)
 from chop.ir.graph.trace_errors import TraceError, names_a_line
 from chop.ir.graph.tracer import (
     CAPTURES,
@@ -36,7 +38,6 @@ from chop.registry import UnknownName, unknown
 if TYPE_CHECKING:
     from chop.integers import IntegerGraph
 
-logger = logging.getLogger(__name__)
 
 # attributes of the GraphModule that passes read; fx drops them in a copy
 MODEL_ATTRIBUTES: dict[str, type] = {"patched_op_names": list, "patched_custom_layers": list}
@@ -44,8 +45,6 @@ MODEL_ATTRIBUTES |= {"additional_inputs": dict, "custom_ops": dict, "original_ar
 SAVE_FORMATS = ("full_model", "state_dict")
 WARNED = "warned"  # key of a graph's meta: the warnings that it and its copies have given
 FRONT_ENDS = ("auto", "fx", "export")
-# keys that a model may set in its dict `patched_nodes`
-PATCHED_KEYS = ("modules", "layers", "functions", "additional_inputs", "concrete_forward_args")
 
 
 class Modules(Mapping[str, nn.Module]):
@@ -112,7 +111,12 @@ class MaseGraph:
         network of transformers are made from its config.
         `skip_init_metadata` and `add_metadata_args` exist for older scripts.
         """
-        _check_model(model)
+        if isinstance(model, MaseGraph):
+            raise TypeError(
+                f"MaseGraph takes {WANTED}; this is already a MaseGraph: use it, or copy it with "
+                f"clone()"
+            )
+        check_model(model)
         for name, value in (("cf_args", cf_args), ("custom_ops", custom_ops)):
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"{name} must be a dict, not {type(value).__name__} {value!r:.40}")
@@ -137,7 +141,7 @@ class MaseGraph:
                 set_model_attributes(model, {"custom_ops": self.custom_ops})
         else:
             if hf_input_names is not None:
-                self.cf_args = _defaults_of_others(model, hf_input_names) | self.cf_args
+                self.cf_args = defaults_of_others(model, hf_input_names) | self.cf_args
             self._capture_on_examples(model, front_end, dummy_in, hf_input_names)
 
     def _capture_on_examples(
@@ -165,7 +169,7 @@ class MaseGraph:
             self.example_inputs = given_arguments(model, dummy_in, self.cf_args)
 
     def _capture(self, model: nn.Module, front_end: str, dummy_in: Any) -> None:
-        patched = _checked_patched_nodes(model)
+        patched = checked_patched_nodes(model)
         layers = tuple(patched.get("layers", ()))
         functions = tuple(patched.get("functions", ()))
         self.tracer = MaseTracer(
@@ -422,103 +426,3 @@ def set_model_attributes(model: fx.GraphModule, values: Mapping[str, Any]) -> No
     for name in MODEL_ATTRIBUTES:
         if name in values:
             setattr(model, name, values[name])
-
-
-def _check_model(model: object) -> None:
-    wanted = "MaseGraph takes an nn.Module or an fx.GraphModule"
-    if isinstance(model, MaseGraph):
-        raise TypeError(f"{wanted}; this is already a MaseGraph: use it, or copy it with clone()")
-    if isinstance(model, torch.export.ExportedProgram):
-        raise TypeError(
-            f"{wanted}, not an exported program, which has lost its layers; give the model itself: "
-            f"MaseGraph(model, front_end='export', dummy_in=…)"
-        )
-    if hasattr(model, "_guards_fn"):
-        logger.warning(
-            "this is the module of an exported program, whose layers are functions; to keep "
-            "them, give the model itself: MaseGraph(model, front_end='export', dummy_in=…)"
-        )
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise TypeError(f"{wanted} itself, not its {type(model).__name__}; give model.module")
-    if isinstance(model, type):
-        raise TypeError(f"{wanted}, not the class {model.__name__}; call it: {model.__name__}(…)")
-    if isinstance(model, str):
-        raise TypeError(f"{wanted}, not the name {model!r}; build the model first")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"{wanted}, not {type(model).__name__} {model!r:.60}; build a model first")
-    scripted = [n for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
-    if (scripted and not isinstance(model, fx.GraphModule)) or hasattr(model, "_orig_mod"):
-        what = f"layer {scripted[0]!r}" if scripted and scripted[0] else type(model).__name__
-        raise TypeError(f"{wanted}, not the compiled {what}; give the model before compilation")
-    if type(model).forward is nn.Module.forward:
-        raise TypeError(
-            f"{wanted} with a forward(); the class {type(model).__name__} has none; write one"
-        )
-    own = (*model._modules, *model._parameters, *model._buffers)
-    taken = [name for name in own if name == "meta" or name in vars(fx.GraphModule)]
-    if taken and not isinstance(model, fx.GraphModule):
-        raise ValueError(
-            f"torch.fx uses the name {taken[0]!r} itself; rename {taken[0]!r} of "
-            f"{type(model).__name__}, for example to '{taken[0]}_layer'"
-        )
-    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        if is_lazy(tensor):
-            raise ValueError(
-                f"{name!r} of {type(model).__name__} has no shape yet; "
-                f"call the model once on an input before MaseGraph(model)"
-            )
-
-
-def _is_layer(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, nn.Module)
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and hasattr(value, "__name__")  # fx names the node after it
-
-
-def _check_all(where: str, values: Any, fits: Callable[[object], bool], what: str) -> None:
-    for value in values:
-        if not fits(value):
-            raise TypeError(f"{where} takes {what}, not {value!r:.60}")
-
-
-def checked_custom_ops(
-    custom_ops: Mapping[str, Mapping[Any, Any]] | None,
-) -> dict[str, dict[Any, Any]]:
-    kinds: dict[str, dict[Any, Any]] = {"modules": {}, "functions": {}}
-    for kind, table in (custom_ops or {}).items():
-        if kind not in kinds:
-            raise UnknownName("key of custom_ops", kind, list(kinds))
-        if not isinstance(table, Mapping):
-            raise TypeError(f"custom_ops[{kind!r}] is a dict {{thing: {{}}}}, not {table!r:.60}")
-        kinds[kind] = dict(table)
-    _check_all('custom_ops["modules"]', kinds["modules"], _is_layer, "classes of modules")
-    _check_all('custom_ops["functions"]', kinds["functions"], _is_function, "named functions")
-    return kinds
-
-
-def _checked_patched_nodes(model: nn.Module) -> dict[str, Any]:
-    patched: dict[str, Any] = getattr(model, "patched_nodes", None) or {}
-    for key in patched:
-        if key not in PATCHED_KEYS:
-            raise UnknownName("key of patched_nodes", key, PATCHED_KEYS)
-    for key, fits, what in (
-        ("modules", lambda value: isinstance(value, ModuleType), "Python modules"),
-        ("layers", _is_layer, "classes of modules"),
-        ("functions", _is_function, "named functions"),
-    ):
-        _check_all(f'patched_nodes["{key}"]', patched.get(key, ()), fits, what)
-    return patched
-
-
-def _defaults_of_others(model: nn.Module, keep: list[str]) -> dict[str, Any]:
-    params = inspect.signature(model.forward).parameters
-    for name in keep:
-        if name not in params:
-            raise UnknownName("forward argument", name, list(params))
-    return {
-        name: param.default
-        for name, param in params.items()
-        if name not in keep and param.default is not param.empty
-    }

@@ -22,7 +22,6 @@ from chop.ir.graph.mase_graph import (
     FRONT_ENDS,
     MODEL_ATTRIBUTES,
     MaseGraph,
-    checked_custom_ops,
     set_model_attributes,
 )
 from chop.ir.graph.mase_graph_metadata import MaseGraphMetadata
@@ -41,6 +40,7 @@ from chop.ir.graph.meta_file import (
     tensor_table,
     write_node_meta,
 )
+from chop.ir.graph.model_checks import checked_custom_ops
 from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers

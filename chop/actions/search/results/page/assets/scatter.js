@@ -136,7 +136,7 @@ function drawErrors() {
   const { x, y, mx, my, svg } = scatter.view;
   const samples = [...new Set([mx, my].flatMap((metric) => metric.samples ?? []))].filter(Boolean);
   byId("error-note").textContent = samples.length
-    ? `± one standard error of a share of ${samples.map((n) => number(n, 0)).join(" or ")} samples; other luck in training is not in it`
+    ? `± one standard error of a share of ${samples.map((n) => number(n, 0)).join(" or ")} samples; training again may differ by more`
     : "";
   if (!isChecked("error-bars")) return;
   const parts = data.front.slice(0, mostMarks).filter((i) => scatter.at[i] && matches(i)).flatMap((i) =>
