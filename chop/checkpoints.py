@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 
 OLD_GRAPH, OLD_WEIGHTS = "graph_module.mz", "state_dict.pt"  # files of older versions
 # usual keys of a state_dict in a checkpoint
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+# keys of what training scripts save, averaged weights last
+WRAPPERS = (
+    *("state_dict", "model_state_dict", "model", "net", "network", "weights", "params"),
+    *("ema", "model_ema", "ema_state_dict", "state_dict_ema"),
+)
 LIGHTNING = "pytorch-lightning_version"  # a key that only Lightning's checkpoints have
 IN_NAMES = ("module", "_orig_mod")  # what DataParallel and torch.compile put into names of weights
 COUNTER = "num_batches_tracked"  # of batch norms, which files of some programs do not have
@@ -90,9 +94,9 @@ def _pt(file: Path) -> State:
     content = read_torch_file(file)
     if isinstance(content, Mapping) and LIGHTNING in content and "state_dict" in content:
         return _of_lightning(content, file)
-    for wrapper in WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
+    for _ in WRAPPERS if isinstance(content, Mapping) else ():  # a dict may contain itself
+        inner = (content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping))
+        content = next(inner, content)
     return _tensors(content, file)
 
 
@@ -295,11 +299,11 @@ def fill(model: nn.Module, state: State, source: Path | str) -> None:
 
 
 def _spellings(state: State) -> Iterator[State]:
-    """Yield weights under their names, without those of wrappers, and without the first one."""
+    """Yield weights under their names, without those of wrappers, and without a first in common."""
     yield state
     parts = {key: [part for part in key.split(".") if part not in IN_NAMES] for key in state}
     yield _renamed(state, {key: ".".join(names) for key, names in parts.items()})
-    if all(names[0] == "model" for names in parts.values() if names):
+    if len({names[0] for names in parts.values() if names}) == 1:
         yield _renamed(state, {key: ".".join(names[1:]) for key, names in parts.items()})
 
 

@@ -73,6 +73,7 @@ RENAMED = {
     "parts of it compiled": compiled,
     "a model in a model": lambda key: f"model.{key}",
     "a model in a DataParallel": lambda key: f"module.model.{key}",
+    "a part of another model": lambda key: f"backbone.{key}",
 }
 WRAPPED = {
     "alone": lambda state: state,
@@ -81,8 +82,9 @@ WRAPPED = {
     "model_state_dict": lambda state: {"model_state_dict": state, "loss": 0.3},
     "net": lambda state: {"net": state, "acc": 92.0, "epoch": 4},
     "twice": lambda state: {"state_dict": {"model": state}},
+    "averaged": lambda state: {"ema": {"state_dict": state}, "epoch": 3},
 }
-ENDINGS = (".th", ".pt", ".pth", ".ckpt", ".pth.tar", "")
+ENDINGS = (".th", ".pt", ".pth", ".ckpt", ".pth.tar", "", ".bin")
 
 
 @pytest.mark.parametrize("counters", [True, False])
@@ -128,6 +130,24 @@ def test_a_layer_that_is_called_like_a_wrapper_keeps_its_name(tmp_path):
     torch.save({f"module.{k}": t for k, t in model.state_dict().items()}, tmp_path / "b.pt")
     with pytest.raises(ValueError, match=r"does not fit the model"):
         load_model(tmp_path / "b.pt", "pt", network())
+
+
+def test_a_checkpoint_that_contains_itself_is_refused(tmp_path):
+    content = {"epoch": 3}
+    content["model"] = content
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"does not hold a state_dict: 'epoch' is not a tensor"):
+        load_model(tmp_path / "a.pt", "pt", network())
+
+
+def test_codes_in_place_of_weights_are_refused(tmp_path):
+    state = network().state_dict()
+    state["2.weight"] = (state["2.weight"] * 127).to(torch.int8)
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(
+        ValueError, match=r"2\.weight is int8, but the model's is float32; save the"
+    ):
+        load_model(tmp_path / "a.pt", "pt", network())
 
 
 def test_other_missing_weights_are_still_refused(tmp_path):
