@@ -34,7 +34,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
+    return value if isinstance(value, str | int | float | None) else str(value)  # of TOML: dates
 
 
 def recorded_options(chosen: Values, written: Collection[str], project: Path) -> tuple[Values, str]:

@@ -135,7 +135,8 @@ def test_its_row_lets_an_activation_be_saved_quantised(row, tmp_path):
     assert torch.equal(loaded.model(X), graph.model(X))
 
 
-def test_its_row_gives_an_activation_its_circuits(row):
+def test_its_row_gives_an_activation_its_circuits(row, package):
+    package("alkaid")
     converted = quantised().to_integers()
     for circuit in (unrolled_circuit(converted), streaming_circuit(converted)):
         assert circuit.outputs

@@ -108,7 +108,8 @@ def test_all_kinds_of_files_are_written_and_run(parts, kind, shares, package):
 
 
 @pytest.mark.parametrize("backend", ["unrolled", "streaming"])
-def test_circuits_are_emitted(backend, shares):
+def test_circuits_are_emitted(backend, shares, package):
+    package("alkaid")
     circuit = emit_circuit(quantized(config_of(4)).to_integers(), EmitOptions(backend=backend))
     assert [(port.width, port.signed) for port in circuit.inputs] == [(4, True)]
 

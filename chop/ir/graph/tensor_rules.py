@@ -1,7 +1,7 @@
 """What the tensors of a layer must be like, which is checked when a saved graph is read.
 
-A layer tells it in a method `tensor_rules`. Layers of torch need none, as torch checks their
-tensors in every call.
+A layer tells it in a method `tensor_rules`. Most layers of torch need none, as torch checks their
+tensors in every call; norms notice a wrong shape in the backward pass only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ WORDS = {
     "whole": "integer",
     "bool": "true/false",
 }
+
+
+NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
+OF_NORMS = ("weight", "bias", "running_mean", "running_var")
 
 
 class TensorRule(NamedTuple):
@@ -64,7 +71,11 @@ def check_tensors(name: str, layer: nn.Module) -> None:
     rules: Callable[[Any], Mapping[str, TensorRule]] = getattr(
         type(layer), "tensor_rules", lambda _: {}
     )
-    for key, rule in rules(layer).items():
+    wanted = {**rules(layer)}
+    if isinstance(layer, NORMS):
+        kept = (key for key in OF_NORMS if getattr(layer, key, None) is not None)
+        wanted |= dict.fromkeys(kept, TensorRule((layer.num_features,)))
+    for key, rule in wanted.items():
         reason = rule.why_not(getattr(layer, key, None))
         if reason is not None:
             raise ValueError(f"{key!r} of layer {name!r} ({type(layer).__name__}) {reason}")

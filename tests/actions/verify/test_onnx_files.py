@@ -214,7 +214,10 @@ def test_codes_beyond_53_bits_that_differ_by_one_are_told_apart():
     assert compared([own], [_codes(own.numpy())]).mismatches == 0
 
 
-def test_a_file_with_the_softmax_that_integers_leave_out_is_scored_and_not_compared(here, tmp_path):
+def test_a_file_with_the_softmax_that_integers_leave_out_is_scored_and_not_compared(
+    here, tmp_path, package
+):
+    package("onnxruntime"), package("onnx")
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 5), nn.Softmax(-1)).eval()
     dummy = {"dummy_in": {"input": torch.zeros(2, 16)}}
