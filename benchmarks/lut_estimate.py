@@ -206,7 +206,7 @@ def neurons(source: random.Random) -> IntegerGraph:
     width, fan_in = source.choice(((1, 6), (2, 3), (2, 4), (3, 2), (4, 2)))
     sizes = [source.choice((24, 32, 48)) for _ in range(source.randint(2, 3))]
     graph = IntegerGraph(inputs=["x"])
-    word = Word.of(Integer(width, 0, signed=False))
+    word = Word.of(Integer(width, 0, signed=False).grid())
     value = graph.add("codes", QuantizeInput(word, (sizes[0],)), ["x"], "x")
     codes = torch.cartesian_prod(*[torch.arange(2**width)] * fan_in).flip(1).double()
     for number, (inputs, outputs) in enumerate(pairwise(sizes)):
@@ -345,7 +345,7 @@ def fit_matrices(count: int = 200) -> dict[str, float]:
         limit = 2 ** (bits - 1)
         weight = torch.tensor(values.round().clip(-limit, limit - 1).astype(np.int64))
         graph = IntegerGraph(inputs=["x"])
-        word = Word.of(Integer(width, 0, signed=bool(source.integers(0, 2))))
+        word = Word.of(Integer(width, 0, signed=bool(source.integers(0, 2))).grid())
         graph.add("codes", QuantizeInput(word, (inputs,)), ["x"], "x")
         op = LinearCodes(weight, None, Scale.power(0), bits)
         graph.outputs.append(graph.add("fc", op, ["codes"], "fc"))

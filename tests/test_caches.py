@@ -4,6 +4,7 @@ import os
 import threading
 
 from chop.caches import Lru, cached, forget_oldest
+from chop.files import write_whole
 
 
 def test_the_result_used_least_lately_is_forgotten():
@@ -37,7 +38,7 @@ def test_a_file_is_made_once_by_threads_that_need_it_together(tmp_path):
 
     def make():
         made.append(1)
-        file.write_text("made")
+        write_whole(file, "made")
         return "made"
 
     def get():
