@@ -36,7 +36,8 @@ def write_odd(random: Random, sandbox: Sandbox, name: str) -> None:
         index.write_bytes(changed_json(random, index.read_text()))
     elif name == "state.safetensors":
         odd = odd_state(random, load_file(file))
-        save_file({str(k): v for k, v in odd.items() if can_be_saved(v)}, file)
+        names = {str(k).encode(errors="replace").decode(): v for k, v in odd.items()}  # of UTF-8
+        save_file({k: v for k, v in names.items() if can_be_saved(v)}, file)
     elif name == "state.pt":
         write = random.choice((odd_state, odd_state, odd_object))
         torch.save(write(random, torch.load(file, weights_only=True)), file)
