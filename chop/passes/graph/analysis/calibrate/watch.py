@@ -76,7 +76,8 @@ class HistogramWatch(GraphRunner):
                     f"pass 'calibrate': {name} of node {n.name!r} cannot be calibrated: {error}; "
                     f"check the data and the weights"
                 ) from None
-            self._counted[id(x)] = weakref.ref(x), x._version, known
+            if not x.is_inference():  # these do not tell whether they are changed
+                self._counted[id(x)] = weakref.ref(x), x._version, known
 
     def _same(self, x: Tensor, axis: int | None) -> Histogram | None:
         """Return the histogram that has counted this very tensor in this run."""

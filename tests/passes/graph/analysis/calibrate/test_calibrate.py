@@ -290,6 +290,16 @@ class TestBadInput:
             calibrate_analysis_pass.check({"num_samples": 20, "num_batches": 1})
 
 
+def test_calibration_in_inference_mode_counts_the_same():
+    graph, other = graph_of(), graph_of()
+    other.model.load_state_dict(graph.model.state_dict())
+    run(graph)
+    with torch.inference_mode():
+        run(other, batches(X.clone()))
+    for name in ("a", "relu", "b"):
+        assert torch.equal(histogram(graph, name).counts, histogram(other, name).counts)
+
+
 def test_what_was_calibrated_is_returned_in_silence_too(caplog):
     graph = graph_of()
     with caplog.at_level(logging.INFO):
