@@ -290,3 +290,30 @@ def test_codes_rounded_to_even_may_be_cut_and_clamped(shift, bits):
         for name, (symbol, expected) in results.items():
             found = trace([x], [symbol]).predict(codes[:, None]).ravel()
             assert found.tolist() == expected.tolist(), (name, signed, gain)
+
+
+def test_alkaid_still_takes_the_highest_bit_of_a_difference_for_its_sign():
+    """The fault that `symbols.largest` avoids; once this fails, the detour can go."""
+    from alkaid.trace import FVArray, trace
+
+    (x,) = symbols.flat(
+        FVArray.from_kif(*(np.array([n]) for n in (0, 4, 0)), hwconf=symbols.HARDWARE)
+    )
+    codes = np.arange(16.0)
+    for symbol, is_right in (((x * 2.0).max_of(x), False), (symbols.largest([x * 2.0, x]), True)):
+        found = trace([x], [symbol]).predict(codes[:, None]).ravel()
+        assert np.array_equal(found, 2 * codes) == is_right
+
+
+def test_alkaid_still_holds_wide_bounds_as_single_floats():
+    """The fault that `symbols.clamped` avoids; once this fails, the detour can go."""
+    from alkaid.trace import FVArray, trace
+
+    (x,) = symbols.flat(
+        FVArray.from_kif(*(np.array([n]) for n in (0, 32, 0)), hwconf=symbols.HARDWARE)
+    )
+    bound = 2314820017
+    codes = np.array([0.0, bound - 1, bound, bound + 1, 2.0**32 - 1])
+    for symbol, is_right in ((x.min_of(bound), False), (symbols.clamped(x, 0, bound), True)):
+        found = trace([x], [symbol]).predict(codes[:, None]).ravel()
+        assert np.array_equal(found, codes.clip(0, bound)) == is_right
