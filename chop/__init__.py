@@ -24,6 +24,7 @@ def _import_extensions() -> None:
 
 aliases.install()
 extensions.IMPORTERS.append(_import_extensions)
+extensions.add_methods(f"{__name__}.methods")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,14 @@
-"""What packages above the graph add to it: each registers here when it is imported."""
+"""What packages above a room add to it: each registers here when it is imported."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 IMPORTERS: list[Callable[[], object]] = []  # called when something is not registered yet
+METHODS: list[str] = []  # packages of methods
 _packages: dict[str, bool] = {}  # prefix of modules: whether passes put their layers into networks
 _converters: dict[str, Callable[[Any], Any]] = {}
 
@@ -22,6 +25,25 @@ def register(
     """
     _packages[f"{package}."] = transformed
     _converters.update(converters)
+
+
+def add_methods(package: str) -> None:
+    """Let each package in a package add to rooms, by modules with the names of the rooms.
+
+    Its module `layers` adds layers, `passes` passes, and so on: see docs/add_a_method.md.
+    """
+    METHODS.append(package)
+    register(package, transformed=True)
+
+
+def modules_of_methods(room: str) -> dict[str, Path]:
+    """Return the modules by which methods add to a room, with their files."""
+    return {
+        f"{package.__name__}.{file.parent.name}.{room}": file
+        for package in map(importlib.import_module, METHODS)
+        for folder in map(Path, package.__path__)
+        for file in sorted(folder.glob(f"*/{room}.py"))
+    }
 
 
 def is_of_package(module: str, *, transformed: bool = False) -> bool:

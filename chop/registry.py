@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
+from chop import extensions
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
@@ -77,8 +79,9 @@ def identity(thing: object) -> tuple[Any, Any]:
 class Entries(Mapping[K, T], Generic[K, T]):
     """Key -> object of one kind. The files of `packages` register themselves on first use.
 
-    `look_for` imports what may register a key, so that the other files wait until all keys are
-    asked for. Of a kind that is `for_users`, the message for what is not there tells how to add it.
+    So do the modules of all methods that are called `room`. `look_for` imports what may register a
+    key, so that the other files wait until all keys are asked for. Of a kind that is `for_users`,
+    the message for what is not there tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
@@ -87,10 +90,12 @@ class Entries(Mapping[K, T], Generic[K, T]):
         self,
         kind: str,
         *packages: str,
+        room: str | None = None,
         look_for: Callable[[Any], object] = lambda key: None,
         for_users: bool = False,
     ) -> None:
         self.kind, self._packages, self._items = kind, packages, dict[K, T]()
+        self._room = room
         self._look_for = look_for
         self.advice = IF_YOURS if for_users else ""
         self._loading = set[int]()  # threads
@@ -123,14 +128,19 @@ class Entries(Mapping[K, T], Generic[K, T]):
 
     def _load(self) -> dict[K, T]:
         # a file of the package may look things up while it is imported; other threads wait for it
-        if self._packages and (thread := threading.get_ident()) not in self._loading:
+        if (self._packages or self._room) and (
+            thread := threading.get_ident()
+        ) not in self._loading:
             self._loading.add(thread)
             try:
                 for name in self._packages:
                     path = getattr(importlib.import_module(name), "__path__", ())
                     for module in pkgutil.walk_packages(path, f"{name}."):
                         importlib.import_module(module.name)
-                self._packages = ()
+                if self._room:
+                    for name in extensions.modules_of_methods(self._room):
+                        importlib.import_module(name)
+                self._packages, self._room = (), None
             finally:
                 self._loading.remove(thread)
         return self._items
@@ -139,7 +149,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return the key under which there is an object for `key`."""
         if not isinstance(key, Hashable):
             return None
-        if key not in self._items and self._packages:
+        if key not in self._items and (self._packages or self._room):
             self._look_for(key)
         return key if key in self._items or key in self._load() else None
 

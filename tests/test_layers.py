@@ -19,10 +19,10 @@ from chop.numerics.mixed_rounding import MixedRounding
 # and rounds as the quantized ones do
 BELOW = """
 extensions:
-registry:
+registry: extensions
 dotted: registry
 extras:
-lazy:
+lazy: extensions
 redaction:
 log: redaction
 files:
@@ -45,8 +45,8 @@ numerics: registry libraries
 integers: registry numerics
 ir: registry extensions files numerics integers
 layers: registry extensions libraries numerics ir
-hardware: registry lazy caches extras options log files memory charts private_cache processes
-    numerics integers
+hardware: registry extensions lazy caches extras options log files memory charts private_cache
+    processes numerics integers
 onnx: registry lazy extras options log files memory charts libraries processes version numerics
     integers ir
 passes: registry lazy caches extensions options log files memory dotted charts progress version
@@ -57,18 +57,20 @@ training: registry lazy options files memory processes charts checkpoints device
     numerics ir layers passes
 nn: extensions numerics ir layers passes
 pipelines: registry ir passes
-tools: registry extras log dotted devices files checkpoints dataset models passes
+tools: registry extras lazy log dotted devices files checkpoints dataset models passes
+methods: registry extensions extras options log files libraries numerics integers ir layers hardware
+    onnx passes models training
 catalogue: options numerics ir passes dataset models actions
 """
 MAY_IMPORT = {
     room: set(rooms.split())
     for room, rooms in re.findall(r"^(\w+):(.*(?:\n +.*)*)", BELOW, re.MULTILINE)
 }
-MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue"}
-MAY_IMPORT["cli"] = set(MAY_IMPORT)
+MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue", "methods"}
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"methods"}
 MAY_IMPORT["aliases"] = set(MAY_IMPORT)  # where former paths lead; the root alone imports it
 MAY_IMPORT["__init__"] = {"aliases", "extensions", "version", "ir", "layers", "models", "nn"}
-MAY_IMPORT["__init__"] |= {"passes"}
+MAY_IMPORT["__init__"] |= {"passes", "methods"}
 MAY_IMPORT["__main__"] = {"cli", "processes"}
 
 ROOT = Path(chop.__file__).parent
@@ -241,7 +243,7 @@ FORMAT_CHECKS: dict[str, int] = {
     "passes/graph/interface/export_onnx/qdq.py": 1,
     "passes/graph/interface/export_onnx/qonnx.py": 1,
     "passes/graph/interface/export_onnx/quantized.py": 1,
-    "passes/graph/transforms/binary_scaling.py": 1,
+    "methods/binary_scaling/layers.py": 1,
     "passes/graph/transforms/deploy/codes.py": 1,
     "passes/graph/transforms/deploy/convert.py": 2,
     "passes/graph/transforms/deploy/layers.py": 1,

@@ -26,7 +26,6 @@ from chop.integers.ops.refine import Refine
 from chop.integers.ops.relu import ReluCodes
 from chop.integers.ops.requantize import QuantizeInput, Requantize
 from chop.integers.ops.reshape import ReshapeCodes
-from chop.integers.ops.residual_signs import ResidualSigns
 from chop.integers.ops.subtract import SubtractCodes
 from chop.integers.scale import Scale
 
@@ -61,7 +60,6 @@ __all__ = [
     "ReluCodes",
     "Requantize",
     "ReshapeCodes",
-    "ResidualSigns",
     "Scale",
     "SubtractCodes",
     "TooWide",

@@ -14,10 +14,7 @@ from torch import Tensor
 from chop.integers.codes import Codes, Word
 from chop.integers.op import IntegerOp
 from chop.integers.ops.argmax import ArgMaxCodes
-from chop.integers.ops.avg_pool import AvgPoolCodes
-from chop.integers.ops.edge_tables import EdgeTables
 from chop.integers.ops.requantize import QuantizeInput
-from chop.integers.ops.weighted import WeightedOp
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +34,7 @@ class IntegerNode:
     @property
     def accumulates(self) -> bool:
         """Whether the result is a sum of many terms."""
-        return isinstance(self.op, WeightedOp | AvgPoolCodes | EdgeTables)
+        return self.op.accumulates
 
 
 @dataclass(repr=False, eq=False)

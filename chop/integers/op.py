@@ -22,6 +22,11 @@ class IntegerOp(abc.ABC):
     Everything that reads an integer graph takes the meaning of an op from these two.
     """
 
+    accumulates: ClassVar[bool] = False  # whether the result is a sum of many terms
+    tabled: ClassVar[bool] = False  # whether results are entries that float32 computed
+    rounds: ClassVar[bool] = False  # whether it rounds to codes, or has them from the start
+    on_grid: ClassVar[bool] = False  # whether its results are codes, whatever its inputs are
+
     @abc.abstractmethod
     def run(self, *inputs: Tensor) -> Tensor:
         """Return the result for batches of int64 codes."""

@@ -128,7 +128,9 @@ def _look_for(name: Any) -> None:
 
 
 PACKAGE = "chop.passes.graph"
-PASSES: Registry[GraphPass] = Registry("pass", PACKAGE, look_for=_look_for, for_users=True)
+PASSES: Registry[GraphPass] = Registry(
+    "pass", PACKAGE, room="passes", look_for=_look_for, for_users=True
+)
 
 
 def graph_pass(

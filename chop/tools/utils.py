@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chop import lazy
 from chop.devices import parse_accelerator as parse_accelerator
 from chop.dotted import deepgetattr as deepgetattr
 from chop.dotted import deepsetattr as deepsetattr
 
-LUTNET = ("generate_truth_table", "init_Conv2dLUT_weight", "init_LinearLUT_weight")
-
 
 def __getattr__(name: str) -> Any:
-    if name in LUTNET:  # the passes are imported for these alone
-        from chop.passes.graph.transforms import lutnet
-
-        return getattr(lutnet, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = lazy.names_of_methods("tools").get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
 
 
 def is_tensor(x: object) -> bool:

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from chop import integers
+from chop import extensions, integers
 from chop.integers import (
     ConcatCodes,
     EdgeTables,
@@ -14,15 +14,17 @@ from chop.integers import (
     PickCodes,
     QuantizeFeatures,
     QuantizeInput,
-    ResidualSigns,
 )
+from chop.methods.lutnet.ops import ResidualSigns
 from chop.registry import ByClass
 
 PORTS = {QuantizeInput, QuantizeFeatures}  # whoever feeds a circuit rounds its inputs
+HOMES = [integers, *map(importlib.import_module, extensions.modules_of_methods("ops"))]
 OPS = {
     value
-    for name in integers.__all__
-    if issubclass(value := getattr(integers, name), IntegerOp) and value is not IntegerOp
+    for home in HOMES
+    for value in vars(home).values()
+    if isinstance(value, type) and issubclass(value, IntegerOp) and not value.__abstractmethods__
 }
 LEFT_OUT = {
     "chop.hardware.estimate.ops:FORMULAS": set(),

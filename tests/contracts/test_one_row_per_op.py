@@ -29,7 +29,7 @@ WHOLE = ("elu", "celu", "gelu", "mish", "softsign", "tanh", "hardswish")
 HOMES = {
     "ir/ops.py": "the table",
     "testing/aten_formulas.py": "audits the cost pass, and shares nothing with it",
-    "passes/graph/transforms/logicnets.py": "what tables never merged stays outside",
+    "methods/logicnets/layers.py": "what tables never merged stays outside",
     "models/vision/mobilenet.py": "an option of the model",
     "ir/graph/aten_names.py": "its operator has a keyword",
     "passes/graph/interface/export_onnx/ops/attention.py": "part of a layer",

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from chop.ir.ops import OPS, TABLE, ops_with
+from chop.methods.logicnets.layers import ACTIVATIONS, OUTSIDE
 from chop.numerics.integer import Integer
 from chop.numerics.log import Log
-from chop.passes.graph.transforms.logicnets import ACTIVATIONS, OUTSIDE
 from chop.passes.graph.transforms.pruning import channels
 from chop.training.population.architecture import POINTWISE, POOLS
 

@@ -15,7 +15,8 @@ from chop.hardware.simulation import lint_circuit
 from chop.hardware.simulation.check import check_circuit
 from chop.hardware.synthesis import synthesize_circuit
 from chop.hardware.unrolled import layer_logic, layers_of, unrolled_circuit
-from chop.integers import IntegerGraph, NeuronTables, QuantizeInput, ResidualSigns, Scale, Word
+from chop.integers import IntegerGraph, NeuronTables, QuantizeInput, Scale, Word
+from chop.methods.lutnet.ops import ResidualSigns
 from chop.passes.graph import emit_logicnets_transform_pass
 from tests.integers.checking import BY_NAME, cached, quantised
 from tests.integers.test_tables import jets

@@ -10,6 +10,7 @@ import torch
 from chop import integers
 from chop.integers import codes, rounding
 from chop.integers.ops import requantize, weighted
+from chop.methods.lutnet.ops import ResidualSigns
 
 from .checking import BY_NAME, CASES, RULES, cached, mismatches
 
@@ -220,11 +221,11 @@ MUTATIONS: dict[str, tuple[Any, str, Any]] = {
     "a table loses the sign of its results": (integers.NeuronTables, "run", after(torch.abs)),
     "padding is not the code 0": (integers.NeuronTables, "_looked_up", padding_is_first),
     "a threshold is reached too late": (
-        integers.ResidualSigns,
+        ResidualSigns,
         "run",
         lambda original: lambda self, x: original(self, x - 1),
     ),
-    "levels of signs are swapped": (integers.ResidualSigns, "run", after(lambda y: y.flip(1))),
+    "levels of signs are swapped": (ResidualSigns, "run", after(lambda y: y.flip(1))),
     "argmax takes the last of equals": (
         integers.ArgMaxCodes,
         "run",

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from chop.integers import AvgPoolCodes, Codes, IntegerGraph, NeuronTables, ResidualSigns, Scale
+from chop.integers import AvgPoolCodes, Codes, IntegerGraph, NeuronTables, Scale
+from chop.methods.lutnet.ops import ResidualSigns
 from chop.passes.graph import logicnets_fusion_transform_pass, verify_integers_analysis_pass
 
 from .checking import BY_NAME, cached, logicnets, lutnet, quantised

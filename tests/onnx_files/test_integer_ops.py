@@ -20,11 +20,11 @@ from chop.integers import (
     PadCodes,
     ReluCodes,
     Requantize,
-    ResidualSigns,
     Scale,
     TooWide,
     Word,
 )
+from chop.methods.lutnet.ops import ResidualSigns
 from chop.numerics.affine import Affine
 from chop.numerics.integer import Integer
 from tests.integers import test_mixed

@@ -56,7 +56,6 @@ from chop.integers import (
     ReluCodes,
     Requantize,
     ReshapeCodes,
-    ResidualSigns,
     SubtractCodes,
     Word,
 )
@@ -98,7 +97,7 @@ class Site:
 Formula = Callable[[Site], Result]
 
 # decorates the formula of one or more op classes and their subclasses
-FORMULAS: ByClass[Formula] = ByClass("formula for its cost")
+FORMULAS: ByClass[Formula] = ByClass("formula for its cost", room="estimates")
 has_formula = FORMULAS.register
 
 
@@ -232,15 +231,6 @@ def edge_tables(site: Site) -> Result:
     held += K.held * delay * adder_bits / max(1, facts.depth)
     lut = K.neuron * rows * facts.table_luts + K.adder * adder_bits
     return result._replace(ready=ready), Cost(0, adder_bits, lut, held)
-
-
-@has_formula(ResidualSigns)
-def residual_signs(site: Site) -> Result:
-    """A table of a few bits, or for each threshold a comparison, which is half an adder."""
-    op, x, new = site.op, site.x, site.result
-    compared = K.adder / 2 * x.bits * len(op.thresholds)
-    each = min(K.table * formula.table_luts(x.bits, op.levels), compared)
-    return new._replace(ready=new.ready + K.addition / site.period), Cost(lut=x.size * each)
 
 
 @has_formula(ReshapeCodes, PermuteCodes, PickCodes)

@@ -20,6 +20,7 @@ from chop.hardware.unrolled.logic_cache import (
     decoded,
     encoded,
     entry_of,
+    packages_in_key,
     read_entry,
     write_entry,
 )
@@ -33,7 +34,6 @@ __all__ = ["LayerLogic", "forget_logic", "layer_logic"]
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 256
-OURS = ("chop.hardware.unrolled.", "chop.integers.")
 VECTORS = 32  # random ones, with which logic is checked
 
 
@@ -130,7 +130,7 @@ def _is_ours(layer: Layer) -> bool:
     """Return whether all ops and their functions are in packages whose code is in the key."""
     ops = [type(node.op) for node in layer.nodes]
     homes = [home for op in ops for home in (op, UNROLLED[op].function)]
-    return all(home.__module__.startswith(OURS) for home in homes)
+    return all(home.__module__.startswith(packages_in_key()) for home in homes)
 
 
 def _traced(graph: IntegerGraph, layer: Layer) -> Logic:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -18,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from chop import integers
+from chop import extensions, integers
 from chop.caches import forget_oldest
 from chop.files import cache_folder, write_whole
 from chop.hardware.unrolled.stages import Logic
 
-__all__ = ["decoded", "encoded", "entry_of", "read_entry", "write_entry"]
+__all__ = ["decoded", "encoded", "entry_of", "packages_in_key", "read_entry", "write_entry"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +45,21 @@ def entry_of(key: str) -> Path:
 def _code() -> str:
     """Return a checksum of what turns a layer into logic: ops, this package, alkaid's version."""
     told = hashlib.sha256(metadata.version("alkaid").encode())
-    for package in (Path(integers.__file__).parent, Path(__file__).parent):
-        for file in sorted(package.rglob("*.py")):
-            told.update(file.relative_to(package).as_posix().encode())
-            told.update(file.read_bytes())
+    for package in map(importlib.import_module, _packages()):
+        for folder in map(Path, package.__path__):
+            for file in sorted(folder.rglob("*.py")):
+                told.update(file.relative_to(folder).as_posix().encode())
+                told.update(file.read_bytes())
     return told.hexdigest()
+
+
+def _packages() -> tuple[str, ...]:
+    return (integers.__name__, __package__, *extensions.METHODS)
+
+
+def packages_in_key() -> tuple[str, ...]:
+    """Return the prefixes of the modules whose code is in the names of entries."""
+    return tuple(f"{package}." for package in _packages())
 
 
 def read_entry(file: Path) -> tuple[Logic, dict[int, int]] | None:

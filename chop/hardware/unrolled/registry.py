@@ -45,7 +45,7 @@ class UnrolledOp:
 
 
 UNROLLED: ByClass[UnrolledOp] = ByClass(
-    "function for unrolled circuits", "chop.hardware.unrolled.ops"
+    "function for unrolled circuits", "chop.hardware.unrolled.ops", room="circuits"
 )
 
 

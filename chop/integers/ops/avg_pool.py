@@ -19,6 +19,8 @@ from chop.integers.rounding import SINGLE, exact_sums
 class AvgPoolCodes(IntegerOp):
     """The sum of each window; the scale is divided by the number of its elements."""
 
+    accumulates = True
+
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]

@@ -16,6 +16,8 @@ from chop.integers.scale import Scale
 class ConstantCodes(ComposedOp):
     """Codes that are the same for every sample."""
 
+    rounds = True
+
     value: Tensor
     scale: Scale
 

@@ -92,6 +92,8 @@ class EdgeTables(IntegerOp):
     a constant part of others if the rest then has fewer bits.
     """
 
+    accumulates = True
+
     reads: Tensor  # [edges]: the input of each
     writes: Tensor  # [edges]: the output of each
     rounding: EdgeRounding

@@ -14,6 +14,9 @@ from chop.integers.op import IntegerOp
 class Lookup(IntegerOp):
     """A table with one entry per code of the input: any function, rounded to a word."""
 
+    tabled = True
+    rounds = True
+
     entries: Tensor
     lowest: int
     word: Word

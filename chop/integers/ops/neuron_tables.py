@@ -23,6 +23,9 @@ class NeuronTables(IntegerOp):
     padding and in tables that read fewer inputs than others.
     """
 
+    tabled = True
+    on_grid = True
+
     reads: Tensor  # [results, inputs]
     chosen: Tensor  # [results]: the table of each result
     tables: Tensor  # [tables, 2^(width · inputs)], int32

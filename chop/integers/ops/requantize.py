@@ -26,6 +26,8 @@ class QuantizeInput(IntegerOp):
     `before` is what the network computes in float before it rounds the input.
     """
 
+    rounds = True
+
     word: Word
     shape: tuple[int, ...]
     before: nn.Module | None = None
@@ -85,6 +87,8 @@ class Requantize(IntegerOp):
     Of fixed point, the multiplier is 1 and the result exact; of measured float scales it is the
     quotient of both scales, an integer of 31 bits. A negative shift is to the left.
     """
+
+    rounds = True
 
     word: Word
     shift: Tensor | None = None

@@ -35,6 +35,8 @@ class WeightedOp(IntegerOp):
     scale of the result. `reach` bounds |b| + Σ|x·w| in steps of the result, for inputs that occur.
     """
 
+    accumulates = True
+
     weight: Tensor
     bias: Tensor | None
     weight_scale: Scale

@@ -25,5 +25,7 @@ class WriteOp(Protocol):
 
 
 # decorates the function of one or more op classes and their subclasses
-WRITERS: ByClass[WriteOp] = ByClass("function for ONNX files", "chop.onnx.integers.ops")
+WRITERS: ByClass[WriteOp] = ByClass(
+    "function for ONNX files", "chop.onnx.integers.ops", room="onnx"
+)
 writes = WRITERS.register

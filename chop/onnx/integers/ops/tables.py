@@ -1,4 +1,4 @@
-"""Tables, layers of truth tables, and the signs that some of them read."""
+"""Tables, and layers of truth tables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from chop.integers import Codes, Lookup, NeuronTables, ResidualSigns
+from chop.integers import Codes, Lookup, NeuronTables
 from chop.onnx.integers.registry import writes
-from chop.onnx.integers.writer import BOOL, Writer, WrittenValue, numbers_dtype, smallest_dtype
+from chop.onnx.integers.writer import Writer, WrittenValue, numbers_dtype, smallest_dtype
 
 
 @writes(Lookup)
@@ -44,20 +44,3 @@ def neuron_tables(
     found = w.op("Gather", w.constant(entries, kind, f"{w.node}.tables"), index)
     shaped = w.shaped("Reshape", found, [0, *op.shape])
     return w.cast(shaped, numbers_dtype(result.lowest, result.highest))
-
-
-@writes(ResidualSigns)
-def residual_signs(
-    w: Writer, op: ResidualSigns, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
-) -> WrittenValue:
-    x, _ = codes
-    rest = [1] * len(x.shape)
-    # a threshold beyond the codes is reached by none or by all of them
-    thresholds = op.thresholds.clamp(x.lowest, x.highest + 1).reshape(-1, *rest)
-    dtype = numbers_dtype(x.lowest, x.highest + 1)
-    value = w.shaped("Unsqueeze", w.cast(inputs[0], dtype), [1])
-    above = w.op("GreaterOrEqual", value, thresholds, dtype=BOOL)
-    count = len(op.thresholds)
-    reached = w.total(w.cast(above, numbers_dtype(count)), 1, count, count)
-    levels = torch.arange(op.levels - 1, -1, -1).reshape(-1, *rest)
-    return w.op("BitwiseAnd", w.op("Div", reached, torch.ones_like(levels) << levels), 1)

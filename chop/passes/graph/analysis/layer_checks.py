@@ -11,21 +11,11 @@ from torch import Tensor, fx
 
 from chop.integers import (
     ChannelAffine,
-    ConstantCodes,
     IntegerGraph,
     IntegerNode,
-    IntegerOp,
-    Lookup,
-    NeuronTables,
-    QuantizeInput,
-    Requantize,
-    ResidualSigns,
 )
 from chop.ir.graph.mase_metadata import mase
 
-TABLES: tuple[type[IntegerOp], ...] = (Lookup, NeuronTables)
-ROUNDING: tuple[type[IntegerOp], ...] = (QuantizeInput, Requantize, Lookup, ConstantCodes)
-GRIDS: tuple[type[IntegerOp], ...] = (*ROUNDING, NeuronTables, ResidualSigns)
 OUTPUT_TOLERANCE = 2.0**-16  # of an output that float32 rounds, relative to the largest
 TIE = 2.0**-20  # of a step
 VALUE_TIE = 2.0**-22  # of a value: float32 biases and scales leave as much of it
@@ -83,7 +73,7 @@ class LayerCheck:
             counted=not name or on_grid(name, integers),
             returned=name in integers.outputs,
             accumulator=max(widths, default=None),
-            table=any(isinstance(each.op, TABLES) for each in made),
+            table=any(each.op.tabled for each in made),
         )
 
     @classmethod
@@ -137,7 +127,7 @@ def on_grid(name: str, integers: IntegerGraph) -> bool:
     shows whether they agree.
     """
     node = integers.nodes[name]
-    if isinstance(node.op, GRIDS):
+    if node.op.rounds or node.op.on_grid:
         return True
     if isinstance(node.op, ChannelAffine):
         return False

@@ -15,8 +15,8 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.describe.formats import node_formats
 from chop.passes.graph.describe.interpreter import GraphRunner
-from chop.passes.graph.transforms.neurons import Neurons
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
+from chop.passes.graph.transforms.quantize.quantized_modules.neurons import Neurons
 
 
 def in_double(graph: MaseGraph) -> fx.GraphModule:

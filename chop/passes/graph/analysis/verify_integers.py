@@ -20,7 +20,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.layer_checks import (
-    ROUNDING,
     LayerCheck,
     far_from_codes,
     on_grid,
@@ -159,7 +158,7 @@ def _proven(integers: IntegerGraph) -> dict[str, bool]:
     proven: dict[str, bool] = {}
     for name, node in integers.nodes.items():
         taken = [each for each in node.inputs if each in integers.nodes]
-        ends = isinstance(node.op, ROUNDING) and all(on_grid(each, integers) for each in taken)
+        ends = node.op.rounds and all(on_grid(each, integers) for each in taken)
         proven[name] = node.proven and (ends or all(proven[each] for each in taken))
     return proven
 

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from chop.integers import ArgMaxCodes, IntegerGraph, QuantizeInput, Word
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.nested import separated
-from chop.passes.graph.analysis.layer_checks import TABLES, LayerCheck, tie_reach, tolerance
+from chop.passes.graph.analysis.layer_checks import LayerCheck, tie_reach, tolerance
 from chop.passes.graph.analysis.simulation_runner import SimulationRunner, roundings_of
 from chop.passes.graph.transforms.integers.converter import node_call
 from chop.passes.graph.transforms.integers.needed import returned_nodes
@@ -44,7 +44,7 @@ class OutputRunner(SimulationRunner):
         made = [each for each in self.integers.nodes.values() if each.source == n.name]
         if n.op == "placeholder":
             return self.rounded_input(n, super().run_node(n))
-        tabled = any(isinstance(each.op, TABLES) for each in made)
+        tabled = any(each.op.tabled for each in made)
         result = self.in_single(n) if tabled else super().run_node(n)
         roundings = self.integers.roundings.get(n.name, [])
         if len(roundings) == 1:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         freeze_bits_transform_pass,
         learn_bits_transform_pass,
     )
-    from chop.passes.graph.transforms.logicnets_fusion import logicnets_fusion_transform_pass
     from chop.passes.graph.transforms.lora import (
         fuse_lora_weights_transform_pass,
         insert_lora_adapter_transform_pass,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
         emit_bram_transform_pass,
         emit_cocotb_transform_pass,
         emit_internal_rtl_transform_pass,
-        emit_logicnets_transform_pass,
         emit_verilog_top_transform_pass,
         emit_vivado_project_transform_pass,
     )
@@ -65,7 +63,6 @@ __all__ = [
     "emit_bram_transform_pass",
     "emit_cocotb_transform_pass",
     "emit_internal_rtl_transform_pass",
-    "emit_logicnets_transform_pass",
     "emit_verilog_top_transform_pass",
     "emit_vivado_project_transform_pass",
     "equalize_transform_pass",
@@ -75,7 +72,6 @@ __all__ = [
     "gptq_transform_pass",
     "insert_lora_adapter_transform_pass",
     "learn_bits_transform_pass",
-    "logicnets_fusion_transform_pass",
     "patch_metadata_transform_pass",
     "prune_channels_transform_pass",
     "prune_detach_hook_transform_pass",
@@ -93,6 +89,7 @@ __all__ = [
     "summarize_quantization_analysis_pass",
     "tables_transform_pass",
     "to_integer_graph_transform_pass",
+    *lazy.names_of_methods("passes"),
 ]
 
-__getattr__ = lazy.importer(__name__, __file__)
+__getattr__ = lazy.importer(__name__, __file__, room="passes")

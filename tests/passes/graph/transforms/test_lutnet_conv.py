@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from chop.methods.lutnet import layers as lutnet
 from chop.nn.quantized.modules.conv2d import Conv2dLUT
 from chop.nn.quantized.modules.linear import LinearLUT
 from chop.passes import quantize_transform_pass, verify_metadata_analysis_pass
-from chop.passes.graph.transforms import lutnet
 
 
 def config(k=2, levels=2, binarized=1, **others):

@@ -8,33 +8,17 @@ from typing import Any
 from chop.integers import IntegerGraph
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import OPS
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.describe.deployed import refuse_deployed
-from chop.passes.graph.transforms.integers import (
-    edge_rules,
-    lutnet_rules,
-    moving_rules,
-    pointwise_rules,
-    table_rules,
-    weighted_rules,
-)
-from chop.passes.graph.transforms.integers.converter import Converter, Rule
+from chop.passes.graph.transforms.integers.converter import Converter, rule_of
 from chop.passes.graph.transforms.integers.noted import NotedConverter
 
 logger = logging.getLogger(__name__)
 
-RULES = pointwise_rules.RULES | moving_rules.RULES | weighted_rules.RULES
-RULES |= table_rules.RULES | lutnet_rules.RULES | edge_rules.RULES
 KEY = "integers"  # in the graph's meta, and the part of a node's metadata
 
 __all__ = ["KEY", "integer_graph", "rule_of", "to_integer_graph_transform_pass"]
-
-
-def rule_of(op: str) -> Rule | None:
-    """Return the rule of an op or a layer variant: its own, or that of its op in integers."""
-    return RULES.get(op) or (RULES.get(OPS[op].integer) if op in OPS else None)
 
 
 def integer_graph(graph: MaseGraph, *, as_noted: bool = False) -> IntegerGraph:
@@ -49,7 +33,7 @@ def integer_graph(graph: MaseGraph, *, as_noted: bool = False) -> IntegerGraph:
             f"add_common_metadata_analysis_pass first"
         )
     refuse_deployed(graph)
-    return (NotedConverter if as_noted else Converter)(graph, rule_of).convert()
+    return (NotedConverter if as_noted else Converter)(graph).convert()
 
 
 @graph_pass("to_integer_graph", "transform", needs=("common",))

@@ -26,7 +26,7 @@ from chop.integers import (
 from chop.integers.wrapping import sums_that_may_wrap
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.ir.ops import has_trait
+from chop.ir.ops import OPS, has_trait
 from chop.numerics import NumberFormat
 from chop.numerics.mixed_integer import MixedInteger
 from chop.passes.base import PassArgsError
@@ -45,8 +45,23 @@ from chop.passes.graph.transforms.integers.values import (
 )
 from chop.passes.graph.transforms.integers.weights import clipped, dyadic
 from chop.passes.graph.transforms.quantize.quantized_modules.base import Quantized
+from chop.registry import Registry
 
 Rule = Callable[["NodeCall", "Converter"], Value]
+
+# rules of ops, of layer variants (linear_lutnet), and of the integer ops that rows of ops name
+RULES: Registry[Rule] = Registry(
+    "rule for integers",
+    *(f"{__package__}.{name}_rules" for name in ("pointwise", "moving", "weighted", "edge")),
+    room="rules",
+)
+converts = RULES.register  # decorates a rule
+
+
+def rule_of(op: str) -> Rule | None:
+    """Return the rule of an op or a layer variant: that of its op in integers, or its own."""
+    known = OPS[op].integer if op in OPS else ""
+    return next((RULES[name] for name in (known, op) if name and name in RULES), None)
 
 
 @dataclass(frozen=True)
@@ -147,8 +162,8 @@ def _check_part_of_input(call: NodeCall) -> None:
 class Converter:
     """Builds the integer graph of a quantised graph; the rules of the ops call its methods."""
 
-    def __init__(self, graph: MaseGraph, rule_of: Callable[[str], Rule | None]) -> None:
-        self.graph, self.rule_of = graph, rule_of
+    def __init__(self, graph: MaseGraph) -> None:
+        self.graph = graph
         self.integers = IntegerGraph()
         self.values: dict[fx.Node, Value] = {}
         self.results: dict[fx.Node, Value] = {}  # before another node writes to them in place
@@ -214,7 +229,7 @@ class Converter:
     def _rule(self, call: NodeCall) -> Rule:
         """Return the rule of an op, or of a layer variant such as `linear_logicnets`."""
         variant = getattr(call.module, "variant_name", None)
-        rule = self.rule_of(call.op if variant is None else f"{call.op}_{variant}")
+        rule = rule_of(call.op if variant is None else f"{call.op}_{variant}")
         if rule is not None:
             return rule
         if variant is not None:

@@ -8,12 +8,13 @@ from torch import Tensor
 from chop.integers import EdgeRounding, EdgeTables, QuantizeFeatures, Scale, Word
 from chop.layers import EdgeTable, FrozenEdgeTable
 from chop.numerics.grid import Overflow, Rounding
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, converts, shape_of
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
 
 MAX_BITS = 48  # of a code of the network's input, and of an entry on the grid of the outputs
 
 
+@converts("edge_table")
 def edge_table(call: NodeCall, to: Converter) -> Value:
     """Return the sums of a layer of tables on edges."""
     layer = call.module
@@ -93,6 +94,3 @@ def _feature_ends(layer: FrozenEdgeTable, word: Word) -> tuple[Tensor, Tensor]:
     high = torch.where(used.any(1), (torch.ones_like(reach) << reach.clamp(0, 62)) - 1, 0)
     low = torch.where(used.any(1), -high - 1, 0) if layer.signed else torch.zeros_like(high)
     return low.clamp(word.low, word.high), high.clamp(word.low, word.high)
-
-
-RULES: dict[str, Rule] = {"edge_table": edge_table}

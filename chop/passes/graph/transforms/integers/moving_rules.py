@@ -20,7 +20,7 @@ from chop.integers import (
     Word,
 )
 from chop.ir.ops import ops_with
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, converts, shape_of
 from chop.passes.graph.transforms.integers.pointwise_rules import after_rounding
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
 
@@ -37,6 +37,7 @@ def move(call: NodeCall, to: Converter, op: IntegerOp, moves: bool = True) -> Va
     return after_rounding(to.operand(call.source, call), call, to, make, moves)
 
 
+@converts(*ops_with("reshape"))
 def reshape(call: NodeCall, to: Converter) -> Value:
     """Return the value in another shape."""
     before, after = shape_of(call.source), shape_of(call.node)
@@ -47,6 +48,7 @@ def reshape(call: NodeCall, to: Converter) -> Value:
     return move(call, to, ReshapeCodes(after[1:]))
 
 
+@converts("transpose", "swapdims", "swapaxes", "permute", "movedim", "t")
 def permute(call: NodeCall, to: Converter) -> Value:
     """Return the value with its dimensions in another order."""
     sizes = PRIMES[: len(shape_of(call.source))]
@@ -57,6 +59,16 @@ def permute(call: NodeCall, to: Converter) -> Value:
     return move(call, to, PermuteCodes(dims))
 
 
+@converts(
+    "getitem",
+    "narrow",
+    "select",
+    "flip",
+    "roll",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+)
 def pick(call: NodeCall, to: Converter) -> Value:
     """Return some of the codes of each sample: `x[:, 0]`, `x[..., ::2]`, `x.flip(1)`."""
     shape = shape_of(call.source)
@@ -84,6 +96,7 @@ def _touches_batch(call: NodeCall, rank: int) -> bool:
     return not dims or any(dim % rank == 0 for dim in dims)
 
 
+@converts("pad")
 def pad(call: NodeCall, to: Converter) -> Value:
     """Return the value with padding."""
     name = type(call.module).__name__
@@ -152,6 +165,7 @@ def _rank(call: NodeCall) -> int:
     return rank
 
 
+@converts(MaxPoolCodes.__name__)
 def max_pool(call: NodeCall, to: Converter) -> Value:
     """Return the largest code of each window."""
     if call.setting("return_indices", False):
@@ -184,6 +198,7 @@ def _adaptive(call: NodeCall, rank: int) -> tuple[int, ...]:
     return tuple(size // result for size, result in zip(sizes, results, strict=True))
 
 
+@converts(AvgPoolCodes.__name__)
 def avg_pool(call: NodeCall, to: Converter) -> Value:
     """Return the sum of each window, with a scale divided by its size."""
     rank = _rank(call)
@@ -204,6 +219,7 @@ def avg_pool(call: NodeCall, to: Converter) -> Value:
     return to.add(call.node.name, op, [source.name], call.node)
 
 
+@converts("mean", "sum")
 def mean(call: NodeCall, to: Converter) -> Value:
     """Return a mean or a sum over dimensions other than the batch."""
     shape = shape_of(call.source)
@@ -226,6 +242,7 @@ def mean(call: NodeCall, to: Converter) -> Value:
     return to.add(name, ReshapeCodes(call.shape()), [total.name], node)
 
 
+@converts(ArgMaxCodes.__name__)
 def argmax(call: NodeCall, to: Converter) -> Value:
     """Return the first place of the largest value."""
     dim, rank = call.setting("dim", None), len(shape_of(call.source))
@@ -234,16 +251,3 @@ def argmax(call: NodeCall, to: Converter) -> Value:
     source = to.uniform(to.known(call.source, call), call)
     op = ArgMaxCodes(dim % rank, bool(call.setting("keepdim", False)))
     return to.add(call.node.name, op, [source.name], call.node)
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(ops_with("reshape"), reshape),
-    **dict.fromkeys(("transpose", "swapdims", "swapaxes", "permute", "movedim", "t"), permute),
-    **dict.fromkeys(("getitem", "narrow", "select", "flip", "roll"), pick),
-    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), pick),
-    "pad": pad,
-    MaxPoolCodes.__name__: max_pool,
-    AvgPoolCodes.__name__: avg_pool,
-    **dict.fromkeys(("mean", "sum"), mean),
-    ArgMaxCodes.__name__: argmax,
-}

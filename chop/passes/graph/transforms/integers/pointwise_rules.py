@@ -30,7 +30,13 @@ from chop.integers import (
 from chop.integers.codes import MAX_BITS
 from chop.integers.scale import simple_fraction
 from chop.ir.ops import has_trait
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.converter import (
+    Converter,
+    NodeCall,
+    Rule,
+    converts,
+    shape_of,
+)
 from chop.passes.graph.transforms.integers.needed import returns
 from chop.passes.graph.transforms.integers.values import Constant, Known, Unrounded, Value
 
@@ -105,6 +111,7 @@ def _fit(shape: Sequence[int], *others: Sequence[int]) -> bool:
     return tuple(whole) == tuple(shape)
 
 
+@converts(ReluCodes.__name__)
 def relu(call: NodeCall, to: Converter) -> Value:
     """Return max(x, 0)."""
 
@@ -116,6 +123,7 @@ def relu(call: NodeCall, to: Converter) -> Value:
     return after_rounding(to.operand(call.source, call), call, to, make, moves=False)
 
 
+@converts(ClampCodes.__name__)
 def clamp(call: NodeCall, to: Converter) -> Value:
     """Return values within bounds: relu6, hardtanh, clamp.
 
@@ -218,6 +226,7 @@ def _fraction(scale: Scale) -> Fraction:
     return Fraction(float(scale.factor)) * Fraction(2) ** exponent / divisor
 
 
+@converts(LeakyReluCodes.__name__)
 def leaky_relu(call: NodeCall, to: Converter) -> Value:
     """Return codes with negative ones scaled: as a table if they are few, else exactly."""
     slope = simple_fraction(call.setting("negative_slope", 0.01))
@@ -233,6 +242,7 @@ def leaky_relu(call: NodeCall, to: Converter) -> Value:
     return Unrounded(_table(call, to, value, call.evaluate), "a leaky relu", exact)
 
 
+@converts(Lookup.__name__, "div", "pow")
 def pointwise(call: NodeCall, to: Converter) -> Value:
     """Return any other function of one value, as a table that its readers round."""
     others = [x for x in call.node.all_input_nodes if x is not call.source]
@@ -305,6 +315,7 @@ def _check_batches(call: NodeCall, pair: list[Any]) -> None:
         raise call.refusal("combines values of different ranks; reshape them to the same")
 
 
+@converts("cat", "concat")
 def concat(call: NodeCall, to: Converter) -> Value:
     """Return values one after the other."""
     tensors = call.node.args[0] if call.node.args else call.node.kwargs["tensors"]
@@ -336,11 +347,13 @@ def _joined_later(values: list[Value], dim: int, call: NodeCall, to: Converter) 
     return Unrounded(rounded, "values that are joined")
 
 
+@converts("identity", "contiguous", "detach", "clone", "float")
 def same(call: NodeCall, to: Converter) -> Value:
     """Return the value itself: identity, contiguous."""
     return to.operand(call.source, call)
 
 
+@converts("dropout")
 def dropout(call: NodeCall, to: Converter) -> Value:
     """Return the value itself, as dropout does in eval mode."""
     if call.module is None and call.setting("training", True) and call.setting("p", 0.5):
@@ -348,6 +361,7 @@ def dropout(call: NodeCall, to: Converter) -> Value:
     return to.operand(call.source, call)
 
 
+@converts("prelu")
 def prelu(call: NodeCall, to: Converter) -> Value:
     """Return the table of a leaky relu with one learnt slope."""
     if call.module is not None and call.module.weight.numel() > 1:  # type: ignore[operator]
@@ -355,6 +369,7 @@ def prelu(call: NodeCall, to: Converter) -> Value:
     return pointwise(call, to)
 
 
+@converts("rrelu")
 def rrelu(call: NodeCall, to: Converter) -> Value:
     """Return the table of a leaky relu with a slope that is random in training only."""
     if call.module is None and call.setting("training", False):
@@ -362,6 +377,7 @@ def rrelu(call: NodeCall, to: Converter) -> Value:
     return pointwise(call, to)
 
 
+@converts("softmax", "log_softmax")
 def softmax(call: NodeCall, to: Converter) -> Value:
     """Drop a softmax whose result is only returned or compared."""
     if not all(returns(user) or _is_argmax(user) for user in call.node.users):
@@ -397,19 +413,6 @@ def _is_argmax(node: fx.Node) -> bool:
     return bool(node.meta["mase"].common.mase_op == "argmax")
 
 
-RULES: dict[str, Rule] = {
-    Lookup.__name__: pointwise,
-    ReluCodes.__name__: relu,
-    LeakyReluCodes.__name__: leaky_relu,
-    ClampCodes.__name__: clamp,
-    **dict.fromkeys(("softmax", "log_softmax"), softmax),
-    AddCodes.__name__: combine(AddCodes(), align=True),
-    SubtractCodes.__name__: combine(SubtractCodes(), align=True),
-    MultiplyCodes.__name__: combine(MultiplyCodes(), align=False),
-    **dict.fromkeys(("cat", "concat"), concat),
-    **dict.fromkeys(("identity", "contiguous", "detach", "clone", "float"), same),
-    "dropout": dropout,
-    **dict.fromkeys(("div", "pow"), pointwise),  # by a constant
-    "prelu": prelu,
-    "rrelu": rrelu,
-}
+converts(AddCodes.__name__)(combine(AddCodes(), align=True))
+converts(SubtractCodes.__name__)(combine(SubtractCodes(), align=True))
+converts(MultiplyCodes.__name__)(combine(MultiplyCodes(), align=False))

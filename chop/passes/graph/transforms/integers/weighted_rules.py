@@ -12,7 +12,7 @@ from chop.integers import ChannelAffine, ConvCodes, LinearCodes, PadCodes, Scale
 from chop.integers.ops.weighted import far_bias
 from chop.numerics import NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, converts, shape_of
 from chop.passes.graph.transforms.integers.values import Constant, Known, Value
 from chop.passes.graph.transforms.integers.weights import (
     check_finite,
@@ -27,6 +27,7 @@ SPREAD = 8  # bits by which the multipliers of a batch norm may differ without l
 Parameter = tuple[Tensor | None, NumberFormat | None]
 
 
+@converts(LinearCodes.__name__)
 def linear(call: NodeCall, to: Converter) -> Value:
     """Return the accumulators of a linear layer."""
     source, weight, bias = _parameters(call, to)
@@ -36,6 +37,7 @@ def linear(call: NodeCall, to: Converter) -> Value:
     return to.add(call.node.name, LinearCodes(**settings), [source.name], call.node)
 
 
+@converts(ConvCodes.__name__)
 def conv(call: NodeCall, to: Converter) -> Value:
     """Return the accumulators of a convolution."""
     source, weight, bias = _parameters(call, to)
@@ -189,6 +191,7 @@ def _near_codes(steps: Tensor) -> tuple[int, Tensor]:
     return shift, (steps * 2**shift).round().long()
 
 
+@converts(ChannelAffine.__name__)
 def batch_norm(call: NodeCall, to: Converter) -> Value:
     """Return a batch norm that is not folded: one multiplier and one offset per channel."""
     norm: Any = call.module
@@ -247,10 +250,3 @@ def _gain_and_offset(norm: Any, quantised: bool) -> tuple[Tensor, Tensor]:
         gain = gain * weight.detach().double().cpu()
     offset = -norm.running_mean.detach().double().cpu() * gain
     return gain, offset if bias is None else offset + bias.detach().double().cpu()
-
-
-RULES: dict[str, Rule] = {
-    LinearCodes.__name__: linear,
-    ConvCodes.__name__: conv,
-    ChannelAffine.__name__: batch_norm,
-}

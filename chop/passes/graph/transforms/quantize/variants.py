@@ -9,10 +9,7 @@ from chop.ir.ops import OPS
 from chop.registry import Registry
 
 Cls = TypeVar("Cls", bound=type[Any])
-TRANSFORMS = "chop.passes.graph.transforms"
-LAYER_VARIANTS: Registry[Any] = Registry(  # "linear_logicnets" -> class
-    "layer variant", *(f"{TRANSFORMS}.{name}" for name in ("binary_scaling", "lutnet", "logicnets"))
-)
+LAYER_VARIANTS: Registry[Any] = Registry("layer variant", room="layers")  # by "linear_logicnets"
 
 
 def layer_variant(op: str, name: str) -> Callable[[Cls], Cls]:

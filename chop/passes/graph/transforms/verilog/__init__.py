@@ -10,7 +10,6 @@ if TYPE_CHECKING:
         emit_bram_transform_pass,
         emit_internal_rtl_transform_pass,
     )
-    from chop.passes.graph.transforms.verilog.emit_logicnets import emit_logicnets_transform_pass
     from chop.passes.graph.transforms.verilog.emit_top import emit_verilog_top_transform_pass
     from chop.passes.graph.transforms.verilog.emit_vivado import emit_vivado_project_transform_pass
 
@@ -18,7 +17,6 @@ __all__ = [
     "emit_bram_transform_pass",
     "emit_cocotb_transform_pass",
     "emit_internal_rtl_transform_pass",
-    "emit_logicnets_transform_pass",
     "emit_verilog_top_transform_pass",
     "emit_vivado_project_transform_pass",
 ]

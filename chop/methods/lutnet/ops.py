@@ -21,6 +21,8 @@ class ResidualSigns(IntegerOp):
     the `thresholds` a code reaches; the levels are the first dimension of the result.
     """
 
+    on_grid = True
+
     thresholds: Tensor  # [2^levels - 1], never falling
     exact: bool = True  # whether float32 finds the same thresholds
 

@@ -17,8 +17,12 @@ from chop.ir.ops import OPS, ops_with
 from chop.numerics import NumberFormat
 from chop.numerics.integer import Integer
 from chop.passes.graph.transforms.metadata_sync import calls
-from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
 from chop.passes.graph.transforms.quantize.config import check_known, without_na
+from chop.passes.graph.transforms.quantize.quantized_modules.neurons import (
+    Conv2dNeurons,
+    LinearNeurons,
+    Neurons,
+)
 from chop.passes.graph.transforms.quantize.variants import layer_variant
 
 MAX_BITS = 16  # inputs of one neuron: a table of 65 536 entries

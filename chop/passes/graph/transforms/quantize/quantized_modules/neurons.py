@@ -48,11 +48,11 @@ class LinearNeurons(Neurons, QuantLinear):
     """One row is the features of one sample."""
 
     @property
-    def num_neurons(self) -> int:  # type: ignore[override]
+    def num_neurons(self) -> int:
         return self.out_features
 
     @property
-    def num_inputs(self) -> int:  # type: ignore[override]
+    def num_inputs(self) -> int:
         return self.in_features
 
     def rows(self, x: Tensor) -> Tensor:
@@ -66,11 +66,11 @@ class Conv2dNeurons(Neurons, QuantConv2d):
     """One row is a patch of all channels; a neuron reads the part of its group."""
 
     @property
-    def num_neurons(self) -> int:  # type: ignore[override]
+    def num_neurons(self) -> int:
         return self.out_channels
 
     @property
-    def num_inputs(self) -> int:  # type: ignore[override]
+    def num_inputs(self) -> int:
         height, width = self.kernel_size
         return self.in_channels // self.groups * height * width
 

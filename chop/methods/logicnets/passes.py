@@ -1,4 +1,4 @@
-"""Merge the layers around LogicNets layers into their truth tables."""
+"""Merge layers into the truth tables of LogicNets layers, and write circuits of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from typing import Any
 
 from torch import fx
 
+from chop.hardware.emit import EmitOptions
+from chop.hardware.projects import HardwareProject
+from chop.hardware.unrolled import unrolled_circuit
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import Operands, mase
+from chop.methods.logicnets.layers import AROUND, KEYS, LogicNets, called_once, follows, is_rows
+from chop.options import PositiveFloat
 from chop.passes.base import PassArgsError, graph_pass
-from chop.passes.graph.transforms import logicnets
 from chop.passes.graph.transforms import metadata_sync as sync
-from chop.passes.graph.transforms.logicnets import AROUND, KEYS, LogicNets
+from chop.passes.graph.transforms.integers import integer_graph
 from chop.passes.graph.transforms.quantize.config import config_in, without_na
+from chop.passes.graph.transforms.verilog.emission import Emission
+from chop.passes.graph.transforms.verilog.emit_top import check_top_name
 from chop.passes.graph.utils import UnknownNode, get_node_by_name
-from chop.passes.options import NodeChoice, Problem, choices
+from chop.passes.options import NodeChoice, OutputPath, Problem, choices
 from chop.registry import unknown
+
+__all__ = ["emit_logicnets_transform_pass", "logicnets_fusion_transform_pass"]
 
 
 @graph_pass("logicnets_fusion", "transform", needs=("common",))
@@ -79,7 +87,7 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[NodeChoice]:
 
 
 def _unmerged(graph: MaseGraph) -> Iterator[str]:
-    for name, node in logicnets.called_once(graph).items():
+    for name, node in called_once(graph).items():
         layer = graph.modules[str(node.target)]
         named = isinstance(layer, LogicNets) and any(layer.config.get(key) for key in AROUND)
         if named and not layer.is_fused:
@@ -100,7 +108,7 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> tuple[fx.Node, list[fx.Node
     names = [list(config.get(k) or layer.config.get(k) or ()) for k in AROUND]
     before, after = ([_node(graph, name) for name in part] for part in names)
     for first, second in itertools.pairwise([*before, node, *after]):
-        if not logicnets.follows(first, second):
+        if not follows(first, second):
             raise PassArgsError(
                 f"{key!r}: {second.name!r} does not follow {first.name!r} alone; "
                 f"name the layers in the order in which they are computed"
@@ -110,7 +118,7 @@ def _plan(graph: MaseGraph, key: str, table: Any) -> tuple[fx.Node, list[fx.Node
             raise PassArgsError(
                 f"{key!r}: {part.name!r} does not call a module and cannot be merged"
             )
-        if not logicnets.is_rows(graph, part):
+        if not is_rows(graph, part):
             shape = mase(part).common.results.tensor("data_out_0").shape
             raise PassArgsError(f"{key!r}: {part.name!r} normalises {shape}, not rows of features")
     return node, before, after
@@ -121,3 +129,37 @@ def _node(graph: MaseGraph, name: str) -> fx.Node:
         return get_node_by_name(graph.fx_graph, name)
     except UnknownNode as error:
         raise PassArgsError(str(error)) from None
+
+
+@graph_pass("emit_logicnets", "transform", needs=("common",))
+def emit_logicnets_transform_pass(
+    graph: MaseGraph,
+    *,
+    project_dir: OutputPath | None = None,
+    top_name: str = "top",
+    clock_period: PositiveFloat = EmitOptions.clock,
+) -> dict[str, Any]:
+    """Turn a network with LogicNets layers into a circuit, and write all of its files.
+
+    Each neuron is a truth table in logic, and the circuit takes a new sample with every clock. The
+    module `top_name` and its parts go to `hardware/rtl` in `project_dir`, by default
+    `mase_output/<top>`. `clock_period` is in ns. Merge norms and activations with
+    logicnets_fusion first.
+    """
+    if not any(isinstance(layer, LogicNets) for layer in graph.model.modules()):
+        raise PassArgsError(
+            "the graph has no LogicNets layer; run quantize with name = 'logicnets' first, or emit "
+            "it with ch emit"
+        )
+    project = HardwareProject.at(project_dir, top_name)
+    integers = integer_graph(graph)
+    try:
+        circuit = unrolled_circuit(integers, clock_period=clock_period, top=top_name)
+    except ValueError as error:
+        raise PassArgsError(str(error)) from error
+    rest = Emission(project, circuit, integers, frozenset({"components", "memories"}))
+    written = rest.write(graph, "top")
+    return {**written, "files": sorted(circuit.files), "latency_cycles": circuit.latency}
+
+
+emit_logicnets_transform_pass.law(check_top_name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,34 +11,12 @@ from torch import Tensor, nn
 
 from chop.integers import NeuronTables, QuantizeInput, Scale, Word
 from chop.ir.ops import module_op
+from chop.methods.logicnets.layers import LogicNets
 from chop.passes.graph.describe.interpreter import evaluation_mode
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, converts, shape_of
+from chop.passes.graph.transforms.integers.neurons import TABLE_BITS, NeuronLayout
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
-from chop.passes.graph.transforms.logicnets import LogicNets
-from chop.passes.graph.transforms.neurons import Conv2dNeurons, Neurons
-
-TABLE_BITS = 16  # inputs of a table
-
-
-@dataclass(frozen=True, eq=False)
-class NeuronLayout:
-    """Where the neurons of a layer find their inputs, and where their results go."""
-
-    places: Tensor  # [rows, inputs]: positions in a sample; -1: padding with zero
-    row: Tensor  # [results]
-    neuron: Tensor  # [results]
-    shape: tuple[int, ...]  # of the results
-
-    @classmethod
-    def of(cls, layer: Neurons, shape: tuple[int, ...]) -> NeuronLayout:
-        """Return the layout for samples of a shape."""
-        count = torch.Size(shape).numel()
-        numbered = torch.arange(1, count + 1, dtype=torch.float64).view(1, *shape)
-        places = layer.rows(numbered).long() - 1
-        results = torch.arange(len(places) * layer.num_neurons)
-        order = layer.from_rows(results.view(len(places), -1), numbered)[0]
-        row, neuron = order.flatten() // layer.num_neurons, order.flatten() % layer.num_neurons
-        return cls(places, row, neuron, tuple(order.shape))
+from chop.passes.graph.transforms.quantize.quantized_modules.neurons import Conv2dNeurons
 
 
 class MergedLayers(nn.Module):
@@ -53,6 +31,7 @@ class MergedLayers(nn.Module):
         return self.layer.after_input_layers(x)
 
 
+@converts("linear_logicnets", "conv2d_logicnets")
 def logicnets(call: NodeCall, to: Converter) -> Value:
     """Return the results of a LogicNets layer, with the merged layers in its tables."""
     layer = call.module
@@ -131,6 +110,3 @@ def _merged_tables(
         reads, channel, tables.int().contiguous(), codes.width, word.scale, codes.shape
     )
     return to.add(f"{call.node.name}_in", op, [source.name], call.node)
-
-
-RULES: dict[str, Rule] = {"linear_logicnets": logicnets, "conv2d_logicnets": logicnets}

@@ -18,14 +18,15 @@ from chop.integers import (
     PermuteCodes,
     QuantizeInput,
     ReshapeCodes,
-    ResidualSigns,
     Scale,
     Word,
 )
 from chop.integers.codes import bits_for
 from chop.integers.rounding import SINGLE
-from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, Rule, shape_of
-from chop.passes.graph.transforms.integers.table_rules import TABLE_BITS, NeuronLayout
+from chop.methods.lutnet.layers import LUTNet
+from chop.methods.lutnet.ops import ResidualSigns
+from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, converts, shape_of
+from chop.passes.graph.transforms.integers.neurons import TABLE_BITS, NeuronLayout
 from chop.passes.graph.transforms.integers.values import (
     CodesOf,
     Known,
@@ -35,13 +36,13 @@ from chop.passes.graph.transforms.integers.values import (
     tabled_value,
 )
 from chop.passes.graph.transforms.integers.weights import check_finite
-from chop.passes.graph.transforms.lutnet import LUTNet
 
 MULTIPLIER_BITS = 28  # of a level's scale
 ENTRY_BITS = 24  # of tables that are not binarised
 MAX_ENTRIES = 2**22  # of the tables of all sums
 
 
+@converts("linear_lutnet", "conv2d_lutnet")
 def lutnet(call: NodeCall, to: Converter) -> Value:
     """Return the results of a LUTNet layer: tables of their sums, or the sums times scales."""
     layer = call.module
@@ -289,6 +290,3 @@ def _scaled(sums: LevelSums, call: NodeCall, to: Converter) -> Known:
         ):
             value = to.add(f"{name}_{label}", moved, [value.name], node)
     return to.add(name, ReshapeCodes(layout.shape), [value.name], node)
-
-
-RULES: dict[str, Rule] = {"linear_lutnet": lutnet, "conv2d_lutnet": lutnet}

@@ -13,9 +13,13 @@ from chop.ir.graph.tensor_rules import TensorRule
 from chop.numerics import NumberFormat
 from chop.numerics.base import straight_through
 from chop.numerics.binary import Binary, BinaryResidual, residual_signs
-from chop.passes.graph.transforms.neurons import Conv2dNeurons, LinearNeurons, Neurons
 from chop.passes.graph.transforms.pruning.masks import detach_mask, masks_of
 from chop.passes.graph.transforms.quantize.config import check_known, without_na
+from chop.passes.graph.transforms.quantize.quantized_modules.neurons import (
+    Conv2dNeurons,
+    LinearNeurons,
+    Neurons,
+)
 from chop.passes.graph.transforms.quantize.variants import layer_variant
 
 MAX_K = 8  # inputs of one table
@@ -244,41 +248,6 @@ def generate_truth_table(k: int, tables_count: int = 1, device: Any = None) -> T
     """
     signs = torch.tensor([-1.0, 1.0], device=device)
     return torch.cartesian_prod(*[signs] * k).view(1, -1, k).repeat(tables_count, 1, 1)
-
-
-def init_LinearLUT_weight(
-    new_module: LinearLUT, original_weight: Tensor, original_pruning_mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the tables, [levels · out · in, 2^k], and the mask, [out, in], of a linear layer.
-
-    They are computed from the weight of a trained layer, as if `new_module` were made from it.
-    Without a mask, weights of zero count as pruned. Nothing is changed.
-    """
-    return _initial(new_module, original_weight, original_pruning_mask)
-
-
-def init_Conv2dLUT_weight(
-    new_module: Conv2dLUT, original_weight: Tensor, original_pruning_mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the tables and the mask of a convolution, as `init_LinearLUT_weight` does.
-
-    A weight of shape [out, in, height, width] has a table for each of its elements.
-    """
-    return _initial(new_module, original_weight, original_pruning_mask)
-
-
-def _initial(layer: LUTNet, weight: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    wanted = (layer.num_neurons, layer.num_inputs)
-    given = [weight] if mask is None else [weight, mask]
-    for name, tensor in zip(("weight", "mask"), given, strict=False):
-        if tuple(tensor.flatten(1).shape) != wanted:
-            raise ValueError(
-                f"the {name} of shape {list(tensor.shape)} does not fit {type(layer).__name__}, "
-                f"which has {wanted[0]} neurons of {wanted[1]} inputs"
-            )
-    weights = weight.detach().flatten(1)
-    masks = (weights != 0 if mask is None else mask.flatten(1)).to(weights.dtype)
-    return layer.initial_tables(weights, masks), masks
 
 
 def _image_size(written: Any) -> tuple[int, int] | None:

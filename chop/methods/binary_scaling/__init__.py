@@ -1,0 +1,1 @@
+"""Binary layers with trained scales."""

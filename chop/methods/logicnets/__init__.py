@@ -1,0 +1,1 @@
+"""LogicNets: each neuron is a truth table of a few inputs."""

@@ -1,0 +1,1 @@
+"""LUTNet: a look-up table in place of each product."""
