@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from chop.hardware.estimate import formula
 from chop.hardware.estimate.coefficients import FORMULA as K
@@ -59,6 +60,9 @@ from chop.integers import (
     SubtractCodes,
     Word,
 )
+from chop.integers.builders import BoundsBuilder, Interval
+from chop.integers.codes import bits_for
+from chop.integers.op import ComposedOp
 from chop.integers.ops.weighted import WeightedOp
 from chop.registry import ByClass
 
@@ -180,6 +184,63 @@ def clamp(site: Site) -> Result:
     op, x = site.op, site.x
     target = Target(max(op.low, x.low), min(op.high, x.high), x.exponent, "floor", wraps=False)
     return formula.requantized(x, target, site.period)
+
+
+class AdderCount(BoundsBuilder):
+    """Counts the bits of adders and of choices that a meaning becomes, along with its bounds."""
+
+    def __init__(self, codes: Sequence[Codes]) -> None:
+        super().__init__(codes)
+        self.adder_bits, self.chosen_bits, self.additions = 0.0, 0.0, 0
+
+    def _added(self, result: Interval, adders: int = 1) -> Interval:
+        """Count so many adders for each number of a result."""
+        self.adder_bits += bits_for(*result.ends) * result.low.numel() * adders
+        self.additions += adders > 0
+        return result
+
+    def _chosen(self, result: Interval) -> Interval:
+        self.chosen_bits += bits_for(*result.ends) * result.low.numel()
+        return result
+
+    def max(self, x: Interval, bound: int) -> Interval:
+        return self._chosen(super().max(x, bound))
+
+    def clamp(self, x: Interval, low: int, high: int) -> Interval:
+        return self.max(self._chosen(super().clamp(x, low, high)), low)
+
+    def multiply_by_sign(self, x: Interval, negative: int, other: int) -> Interval:
+        result = super().multiply_by_sign(x, negative, other)
+        adders = sum(max(0, n - 1) for n in _digits(negative, other))
+        return self._chosen(self._added(result, adders))
+
+    def add(self, x: Interval, y: Interval | Tensor | int) -> Interval:
+        return self._added(super().add(x, y))
+
+    def subtract(self, x: Interval, y: Interval | Tensor | int) -> Interval:
+        return self._added(super().subtract(x, y))
+
+    def multiply(self, x: Interval, y: Interval | Tensor | int) -> Interval:
+        result = super().multiply(x, y)
+        if isinstance(y, Interval):
+            return self._added(result, min(bits_for(*x.ends), bits_for(*y.ends)))
+        digits = _digits(*torch.as_tensor(y).flatten().tolist())
+        return self._added(result, round(sum(max(0, n - 1) for n in digits) / len(digits)))
+
+
+def _digits(*numbers: int) -> list[int]:
+    return [int(n) for n in signed_digits(np.array(numbers))]
+
+
+@has_formula(ComposedOp)
+def composed(site: Site) -> Result:
+    """The adders and choices that the meaning of an op is composed of."""
+    count = AdderCount(site.codes)
+    site.op.meaning(count, *count.inputs)
+    new = site.result
+    lut = K.adder * count.adder_bits + K.relu * count.chosen_bits
+    delay = count.additions * K.addition / site.period
+    return new._replace(ready=new.ready + delay), Cost(adder_bits=count.adder_bits, lut=lut)
 
 
 @has_formula(LeakyReluCodes)
