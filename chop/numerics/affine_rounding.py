@@ -182,6 +182,8 @@ class ScaledAffine:
                     f"give one scale and one zero point, or the axis"
                 )
             return
+        if x.dim() == 0:
+            raise ValueError(f"affine: axis is {axis}, but a single number has none; leave it out")
         if not -x.dim() <= axis < x.dim():
             raise ValueError(
                 f"affine: axis is {axis}, but the tensor has {x.dim()} dimensions; "
