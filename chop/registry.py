@@ -98,18 +98,21 @@ class Entries(Mapping[K, T], Generic[K, T]):
         self._room = room
         self._look_for = look_for
         self.advice = IF_YOURS if for_users else ""
-        self._loading = set[int]()  # threads
+        self._loading = dict[int, frozenset[K]]()  # threads, and the keys that were there before
 
     def register(self, *keys: K, replace: bool = False) -> Callable[[T], T]:
         """Decorator that registers an object under `keys`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one key are an error, unless `replace` is set.
+        definitions under one key are an error, unless `replace` is set, by which what files
+        register on first use gives way to yours.
         """
 
         def add(thing: T) -> T:
             for key in keys:
                 there = self._items.get(key)
+                if replace and key in self._loading.get(threading.get_ident(), ()):
+                    continue  # it was replaced before its own file was imported
                 same = replace or identity(there) == identity(thing)
                 if there is not None and not same:
                     raise ValueError(
@@ -126,12 +129,16 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return how messages name a key."""
         return str(key)
 
+    def present(self, key: K) -> T | None:
+        """Return what is registered under a key so far; nothing is imported."""
+        return self._items.get(key)
+
     def _load(self) -> dict[K, T]:
         # a file of the package may look things up while it is imported; other threads wait for it
         if (self._packages or self._room) and (
             thread := threading.get_ident()
         ) not in self._loading:
-            self._loading.add(thread)
+            self._loading[thread] = frozenset(self._items)
             try:
                 for name in self._packages:
                     path = getattr(importlib.import_module(name), "__path__", ())
@@ -142,7 +149,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
                         importlib.import_module(name)
                 self._packages, self._room = (), None
             finally:
-                self._loading.remove(thread)
+                del self._loading[thread]
         return self._items
 
     def _registered(self, key: Any) -> K | None:

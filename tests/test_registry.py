@@ -94,6 +94,22 @@ def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkey
     assert repr(THINGS) == "<thing registry: one, two>"
 
 
+def test_what_replaces_a_thing_before_its_file_is_imported_stays(tmp_path, monkeypatch):
+    package = tmp_path / "replaced_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
+    )
+    (package / "one.py").write_text(
+        "from replaced_things import THINGS\nTHINGS.register('mine', 'one', replace=True)('ours')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from replaced_things import THINGS
+
+    THINGS.register("mine", replace=True)("yours")
+    assert dict(THINGS) == {"mine": "yours", "one": "ours"}
+
+
 def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):
     package = tmp_path / "slow_things"
     package.mkdir()
