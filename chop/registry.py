@@ -95,7 +95,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
         for_users: bool = False,
     ) -> None:
         self.kind, self._packages, self._items = kind, packages, dict[K, T]()
-        self._room = room
+        self._room, self._methods = room, 0  # how many packages of methods were asked
         self._look_for = look_for
         self.advice = IF_YOURS if for_users else ""
         self._loading = dict[int, frozenset[K]]()  # threads, and the keys that were there before
@@ -133,12 +133,14 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return what is registered under a key so far; nothing is imported."""
         return self._items.get(key)
 
+    def _has_more(self) -> bool:
+        """Whether there are files which may register something and were not imported."""
+        return bool(self._packages or (self._room and self._methods < len(extensions.METHODS)))
+
     def _load(self) -> dict[K, T]:
         # a file of the package may look things up while it is imported; other threads wait for it
-        if (self._packages or self._room) and (
-            thread := threading.get_ident()
-        ) not in self._loading:
-            self._loading[thread] = frozenset(self._items)
+        if self._has_more() and (thread := threading.get_ident()) not in self._loading:
+            self._loading[thread], asked = frozenset(self._items), len(extensions.METHODS)
             try:
                 for name in self._packages:
                     path = getattr(importlib.import_module(name), "__path__", ())
@@ -147,7 +149,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
                 if self._room:
                     for name in extensions.modules_of_methods(self._room):
                         importlib.import_module(name)
-                self._packages, self._room = (), None
+                self._packages, self._methods = (), asked
             finally:
                 del self._loading[thread]
         return self._items
@@ -156,7 +158,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return the key under which there is an object for `key`."""
         if not isinstance(key, Hashable):
             return None
-        if key not in self._items and (self._packages or self._room):
+        if key not in self._items and self._has_more():
             self._look_for(key)
         return key if key in self._items or key in self._load() else None
 

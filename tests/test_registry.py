@@ -4,10 +4,12 @@ import re
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import chop
+from chop import extensions
 from chop.registry import ByClass, Registry, UnknownName, nearest, unknown
 
 
@@ -108,6 +110,20 @@ def test_what_replaces_a_thing_before_its_file_is_imported_stays(tmp_path, monke
 
     THINGS.register("mine", replace=True)("yours")
     assert dict(THINGS) == {"mine": "yours", "one": "ours"}
+
+
+def test_methods_that_are_added_later_are_asked_too(tmp_path, monkeypatch):
+    things = Registry[str]("thing", room="things")
+    assert "late" not in things
+    folder = tmp_path / "late_methods" / "one"
+    folder.mkdir(parents=True)
+    for part in (folder.parent, folder):
+        (part / "__init__.py").write_text("")
+    (folder / "things.py").write_text("import home\nhome.things.register('late')('LATE')\n")
+    monkeypatch.setitem(sys.modules, "home", SimpleNamespace(things=things))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(extensions, "METHODS", [*extensions.METHODS, "late_methods"])
+    assert things["late"] == "LATE"
 
 
 def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):
