@@ -71,7 +71,8 @@ def input_multiples(fmt: Any) -> Multiples:
     """Return how an input of that format becomes codes; refuse a format without 8-bit codes."""
     if fmt.has_row_codes:
         check_width(fmt)
-        return RowSteps(fmt, *fmt.codes[1:], None)
+        _, low, high = fmt.codes
+        return RowSteps(fmt, low, high, None)
     if (grid := fmt.grid()) is None:
         raise NotDeployed(
             f"is {fmt.name}, which has no 8-bit codes; quantise it to integer, scale_integer or "

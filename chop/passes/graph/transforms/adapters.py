@@ -14,7 +14,7 @@ from chop.passes.base import PassArgsError
 def adapter_of(node: fx.Node) -> Adapter | None:
     """Return what the op of a node says of the layer inside, None for a layer without adapter."""
     op = OPS.get(mase(node).common.mase_op)
-    return op and op.adapter
+    return None if op is None else op.adapter
 
 
 def refuse_adapters(pass_name: str, nodes: Iterable[fx.Node]) -> None:
