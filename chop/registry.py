@@ -95,21 +95,24 @@ class Entries(Mapping[K, T], Generic[K, T]):
         for_users: bool = False,
     ) -> None:
         self.kind, self._packages, self._items = kind, packages, dict[K, T]()
-        self._room = room
+        self._room, self._methods = room, 0  # how many packages of methods were asked
         self._look_for = look_for
         self.advice = IF_YOURS if for_users else ""
-        self._loading = set[int]()  # threads
+        self._loading = dict[int, frozenset[K]]()  # threads, and the keys that were there before
 
     def register(self, *keys: K, replace: bool = False) -> Callable[[T], T]:
         """Decorator that registers an object under `keys`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one key are an error, unless `replace` is set.
+        definitions under one key are an error, unless `replace` is set, by which what files
+        register on first use gives way to yours.
         """
 
         def add(thing: T) -> T:
             for key in keys:
                 there = self._items.get(key)
+                if replace and key in self._loading.get(threading.get_ident(), ()):
+                    continue  # it was replaced before its own file was imported
                 same = replace or identity(there) == identity(thing)
                 if there is not None and not same:
                     raise ValueError(
@@ -126,12 +129,18 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return how messages name a key."""
         return str(key)
 
+    def present(self, key: K) -> T | None:
+        """Return what is registered under a key so far; nothing is imported."""
+        return self._items.get(key)
+
+    def _has_more(self) -> bool:
+        """Whether there are files which may register something and were not imported."""
+        return bool(self._packages or (self._room and self._methods < len(extensions.METHODS)))
+
     def _load(self) -> dict[K, T]:
         # a file of the package may look things up while it is imported; other threads wait for it
-        if (self._packages or self._room) and (
-            thread := threading.get_ident()
-        ) not in self._loading:
-            self._loading.add(thread)
+        if self._has_more() and (thread := threading.get_ident()) not in self._loading:
+            self._loading[thread], asked = frozenset(self._items), len(extensions.METHODS)
             try:
                 for name in self._packages:
                     path = getattr(importlib.import_module(name), "__path__", ())
@@ -140,16 +149,16 @@ class Entries(Mapping[K, T], Generic[K, T]):
                 if self._room:
                     for name in extensions.modules_of_methods(self._room):
                         importlib.import_module(name)
-                self._packages, self._room = (), None
+                self._packages, self._methods = (), asked
             finally:
-                self._loading.remove(thread)
+                del self._loading[thread]
         return self._items
 
     def _registered(self, key: Any) -> K | None:
         """Return the key under which there is an object for `key`."""
         if not isinstance(key, Hashable):
             return None
-        if key not in self._items and (self._packages or self._room):
+        if key not in self._items and self._has_more():
             self._look_for(key)
         return key if key in self._items or key in self._load() else None
 

@@ -55,11 +55,11 @@ dataset: registry caches extras log files memory options plain_tensors
 models: registry extensions extras log files options dataset checkpoints layers onnx
 training: registry lazy options files memory processes charts checkpoints devices version dataset
     numerics ir layers passes
-nn: extensions numerics ir layers passes
+nn: extensions lazy numerics ir layers passes
 pipelines: registry ir passes
 tools: registry extras lazy log dotted devices files checkpoints dataset models passes
-methods: registry extensions extras options log files libraries numerics integers ir layers hardware
-    onnx passes models training
+methods: registry extensions extras options log dotted files libraries numerics integers ir layers
+    hardware onnx passes models training
 catalogue: options numerics ir passes dataset models actions
 """
 MAY_IMPORT = {
@@ -244,10 +244,6 @@ FORMAT_CHECKS: dict[str, int] = {
     "passes/graph/interface/export_onnx/qonnx.py": 1,
     "passes/graph/interface/export_onnx/quantized.py": 1,
     "methods/binary_scaling/layers.py": 1,
-    "passes/graph/transforms/deploy/codes.py": 1,
-    "passes/graph/transforms/deploy/convert.py": 2,
-    "passes/graph/transforms/deploy/layers.py": 1,
-    "passes/graph/transforms/deploy/weights.py": 1,
     "passes/graph/transforms/integers/converter.py": 1,
     "passes/graph/transforms/integers/weights.py": 1,
     "passes/graph/transforms/learned_bits/freeze_bits.py": 2,

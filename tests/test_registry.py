@@ -4,10 +4,12 @@ import re
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import chop
+from chop import extensions
 from chop.registry import ByClass, Registry, UnknownName, nearest, unknown
 
 
@@ -92,6 +94,36 @@ def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkey
     assert "folder_of_things.one" not in sys.modules
     assert dict(THINGS) == {"one": "ONE", "two": "TWO"}
     assert repr(THINGS) == "<thing registry: one, two>"
+
+
+def test_what_replaces_a_thing_before_its_file_is_imported_stays(tmp_path, monkeypatch):
+    package = tmp_path / "replaced_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
+    )
+    (package / "one.py").write_text(
+        "from replaced_things import THINGS\nTHINGS.register('mine', 'one', replace=True)('ours')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from replaced_things import THINGS
+
+    THINGS.register("mine", replace=True)("yours")
+    assert dict(THINGS) == {"mine": "yours", "one": "ours"}
+
+
+def test_methods_that_are_added_later_are_asked_too(tmp_path, monkeypatch):
+    things = Registry[str]("thing", room="things")
+    assert "late" not in things
+    folder = tmp_path / "late_methods" / "one"
+    folder.mkdir(parents=True)
+    for part in (folder.parent, folder):
+        (part / "__init__.py").write_text("")
+    (folder / "things.py").write_text("import home\nhome.things.register('late')('LATE')\n")
+    monkeypatch.setitem(sys.modules, "home", SimpleNamespace(things=things))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(extensions, "METHODS", [*extensions.METHODS, "late_methods"])
+    assert things["late"] == "LATE"
 
 
 def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):

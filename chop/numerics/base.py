@@ -51,6 +51,7 @@ class NumberFormat(abc.ABC):
     elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
     rounds: ClassVar[bool] = True  # or leaves the float tensor unchanged
     light: ClassVar[bool] = False  # rounds in few passes over memory
+    has_row_codes: ClassVar[bool] = False  # `coded` returns codes and the scale of each row
     other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
     advice: ClassVar[Mapping[str, str]] = {}  # key of the precision -> how to choose a missing one
     # options beyond the precision that metadata show where they differ from the default
@@ -115,6 +116,11 @@ class NumberFormat(abc.ABC):
 
     def grid(self) -> Grid | None:
         """Return the codes of the values; None for a format without fixed ones, or of a layer."""
+        return None
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of torch to which `cast` rounds; None for a format that torch does not have."""
         return None
 
     @property

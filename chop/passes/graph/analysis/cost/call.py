@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.ir.op_spec import OPS, Flops
+from chop.registry import Registry
 
 Shape = tuple[int, ...]
 
@@ -116,17 +117,13 @@ def numbered(shapes: Sequence[Shape]) -> dict[str, Shape]:
 
 
 Rule = Callable[[Call], Count]
-RULES: dict[str, Rule] = {}  # of ops that cost something else than a number per element
+# of ops that cost something else than a number per element
+RULES: Registry[Rule] = Registry("cost rule", room="costs")
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
     """Register the cost of a call of these ops, as `@rule("my_op")`; yours replaces ours."""
-
-    def add(fn: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, fn))
-        return fn
-
-    return add
+    return RULES.register(*ops, replace=True)
 
 
 def rule_of(op: str) -> Rule | None:

@@ -14,7 +14,7 @@ from chop.layers import EdgeTable
 from chop.onnx import ModelBuilder
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.targets import ExportFormat
-from chop.passes.graph.describe.deployed import refuse_deployed
+from chop.passes.graph.describe.final import refuse_final
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
 from chop.passes.graph.interface.export_onnx.quantized import (
     FloatReader,
@@ -40,7 +40,7 @@ def onnx_model(
     metadata: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a graph as an `onnx.ModelProto` of a kind; the graph stays as it is."""
-    refuse_deployed(graph)
+    refuse_final(graph)
     if target == "integer":
         from chop.onnx.integers import integer_model
 

@@ -24,7 +24,7 @@ from chop.passes.graph.describe.left_out import (
     warn_of_left_out,
     weights_of_nodes,
 )
-from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
+from chop.passes.graph.transforms.adapters import adapter_of, refuse_adapters
 from chop.passes.graph.transforms.metadata_sync import note_module
 from chop.passes.graph.transforms.quantize import quantized_funcs as funcs
 from chop.passes.graph.transforms.quantize import variants
@@ -168,8 +168,8 @@ def _plan(
         raise PassArgsError(f"pass 'quantize': {error}") from None
     plan: Plan = {}
     for node in graph.nodes:
-        adapted = by == "type" and has_adapter(node)
-        config = configs.get("linear" if adapted else chosen.get(node, ""), rest)
+        adapter = adapter_of(node) if by == "type" else None
+        config = configs.get(adapter.op if adapter else chosen.get(node, ""), rest)
         if config is None or config["name"] is None:
             continue
         refuse_adapters("quantize", [node])
@@ -297,7 +297,7 @@ def _stays_in_float(node: fx.Node) -> bool:
 
 def _can_be_quantized(node: fx.Node) -> bool:
     """Whether an op has a quantized form, or is an adapter to a layer that has one."""
-    return mase(node).common.mase_op in QUANTIZEABLE_OP or has_adapter(node)
+    return mase(node).common.mase_op in QUANTIZEABLE_OP or adapter_of(node) is not None
 
 
 def node_config(key: str, table: Any) -> dict[str, Any]:

@@ -8,19 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chop.numerics import NumberFormat
-from chop.numerics.affine import CALIBRATED
-from chop.numerics.fp8 import FP8
-from chop.passes.graph.transforms.deploy.codes import NotDeployed, input_multiples
-from chop.passes.graph.transforms.deploy.kernels import Target
-from chop.passes.graph.transforms.deploy.layers import (
+from chop.methods.deploy.codes import NotDeployed, input_multiples
+from chop.methods.deploy.kernels import Target
+from chop.methods.deploy.layers import (
     DTYPES,
     DeployedLinear,
     FP8Linear,
     Int8Linear,
     Output,
 )
-from chop.passes.graph.transforms.deploy.weights import WeightCodes
+from chop.methods.deploy.weights import WeightCodes
+from chop.numerics import NumberFormat
+from chop.numerics.affine import CALIBRATED
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import LAYERS as LINEAR
 from chop.passes.graph.transforms.quantize.variants import is_variant
@@ -85,12 +84,12 @@ def _int8(
 
 
 def _fp8(
-    layer: Quantized, formats: Mapping[str, NumberFormat], bias: Tensor | None, output: Any
+    layer: Quantized, formats: Mapping[str, Any], bias: Tensor | None, output: Any
 ) -> FP8Linear:
     data, weight = formats["data_in"], formats["weight"]
-    if not isinstance(data, FP8) or not isinstance(weight, FP8):
+    if data.dtype is None or weight.dtype is None:
         raise NotDeployed(f"it is {weight.name}; quantise it to fp8, or use target = 'cuda-int8'")
-    if data.exponent_width == weight.exponent_width == 5:
+    if data.dtype == weight.dtype == torch.float8_e5m2:
         raise NotDeployed(
             "it has E5M2 for both operands, which GPUs do not multiply; give one of them "
             "exponent_width = 4"

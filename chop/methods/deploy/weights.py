@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.numerics import NumberFormat
-from chop.numerics.scale_integer import ScaleInteger
-from chop.passes.graph.transforms.deploy.codes import (
+from chop.methods.deploy.codes import (
     HIGHEST,
     LOWEST,
     Multiples,
@@ -18,6 +16,7 @@ from chop.passes.graph.transforms.deploy.codes import (
     check_width,
     input_multiples,
 )
+from chop.numerics import NumberFormat
 
 MOST = 2**31 - 1  # of int32, in which products are added
 
@@ -73,7 +72,7 @@ def _multiples(layer: Any, fmt: NumberFormat) -> tuple[Tensor, Tensor]:
             raise NotDeployed(f"has a scale per input; use weight_axis = {layer.output_axis}")
         whole = grid.encode(weight) - grid.zero_point(weight.shape).to(weight.device)
         scale = torch.tensor(grid.scales, dtype=torch.float32, device=weight.device)
-    elif isinstance(fmt, ScaleInteger) and not by_output:
+    elif fmt.has_row_codes and not by_output:
         raise NotDeployed(
             "has a scale per input, as its weight is stored transposed; quantise it to integer or "
             "affine"

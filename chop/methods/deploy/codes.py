@@ -12,7 +12,6 @@ from torch import Tensor
 
 from chop.numerics import NumberFormat
 from chop.numerics.affine_rounding import rounded_codes
-from chop.numerics.scale_integer import ScaleInteger
 
 MAX_BITS = 8
 LOWEST, HIGHEST = -128, 127  # of int8
@@ -68,11 +67,12 @@ class RowSteps(Multiples):
         return codes, largest / torch.full_like(largest, self.fmt.codes[0])
 
 
-def input_multiples(fmt: NumberFormat) -> Multiples:
+def input_multiples(fmt: Any) -> Multiples:
     """Return how an input of that format becomes codes; refuse a format without 8-bit codes."""
-    if isinstance(fmt, ScaleInteger):
+    if fmt.has_row_codes:
         check_width(fmt)
-        return RowSteps(fmt, *fmt.codes[1:], None)
+        _, low, high = fmt.codes
+        return RowSteps(fmt, low, high, None)
     if (grid := fmt.grid()) is None:
         raise NotDeployed(
             f"is {fmt.name}, which has no 8-bit codes; quantise it to integer, scale_integer or "

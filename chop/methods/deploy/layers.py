@@ -11,18 +11,17 @@ from torch import Tensor, nn
 
 from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
-from chop.numerics import NumberFormat
-from chop.numerics.fp8 import FP8
-from chop.passes.graph.describe.deployed import DEPLOYED
-from chop.passes.graph.describe.formats import FormattedLayer
-from chop.passes.graph.transforms.deploy.codes import Multiples, input_multiples
-from chop.passes.graph.transforms.deploy.kernels import (
+from chop.methods.deploy.codes import Multiples, input_multiples
+from chop.methods.deploy.kernels import (
     Target,
     fp8_product,
     int8_product,
     why_not_on,
 )
-from chop.passes.graph.transforms.deploy.weights import WeightCodes
+from chop.methods.deploy.rows import DEPLOYED
+from chop.methods.deploy.weights import WeightCodes
+from chop.numerics import NumberFormat
+from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.quantize.config import layer_formats
 
 Output = Literal["float32", "bfloat16", "float16"]
@@ -204,9 +203,7 @@ class FP8Linear(DeployedLinear):
 
     def derive(self) -> None:
         super().derive()
-        fmt = self.formats["data_in"]
-        assert isinstance(fmt, FP8), "the pass deploys fp8 only"
-        self._input = fmt
+        self._input: Any = self.formats["data_in"]
 
     def tensor_rules(self) -> dict[str, TensorRule]:
         return {**super().tensor_rules(), "one": TensorRule(())}

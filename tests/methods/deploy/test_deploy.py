@@ -9,6 +9,7 @@ from torch import nn
 
 from chop.ir import MaseGraph
 from chop.ir.graph.mase_metadata import mase
+from chop.methods.deploy.layers import DeployedLinear, FP8Linear, Int8Linear
 from chop.onnx.targets import ExportFormat
 from chop.passes import PassArgsError, Pipeline
 from chop.passes.graph import (
@@ -21,7 +22,6 @@ from chop.passes.graph import (
     verify_metadata_analysis_pass,
 )
 from chop.passes.graph.interface.export_onnx.model import onnx_model
-from chop.passes.graph.transforms.deploy.layers import DeployedLinear, FP8Linear, Int8Linear
 
 FIXED = {"name": "integer", "data_in_width": 8, "data_in_frac_width": 4}
 FIXED |= {"weight_width": 8, "weight_frac_width": 6, "bias_width": 8, "bias_frac_width": 6}

@@ -13,17 +13,19 @@ from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
+from chop.methods.deploy.codes import NotDeployed
+from chop.methods.deploy.convert import deployed_layer
+from chop.methods.deploy.kernels import Target, why_not_on
+from chop.methods.deploy.layers import DeployedLinear
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.common import describe_again
 from chop.passes.graph.describe.hardware import renote_hardware
 from chop.passes.graph.transforms import metadata_sync as sync
-from chop.passes.graph.transforms.adapters import has_adapter
-from chop.passes.graph.transforms.deploy.codes import NotDeployed
-from chop.passes.graph.transforms.deploy.convert import deployed_layer
-from chop.passes.graph.transforms.deploy.kernels import Target, why_not_on
-from chop.passes.graph.transforms.deploy.layers import DeployedLinear
+from chop.passes.graph.transforms.adapters import adapter_of
 from chop.passes.options import NodeChoice, choices
 from chop.passes.select import select
+
+__all__ = ["deploy_transform_pass"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ def _plan(
             continue
         layer = graph.modules[str(node.target)] if node.op == "call_module" else None
         try:
-            if layer is None or has_adapter(node) or layer in read:
+            if layer is None or adapter_of(node) or layer in read:
                 raise NotDeployed(_unusable(node))
             if chosen is not None and not chosen >= set(callers[layer]):
                 raise NotDeployed("another node calls the same layer; choose both")
@@ -106,7 +108,7 @@ def _multiplying(graph: MaseGraph) -> Iterator[fx.Node]:
     for node in graph.nodes:
         op = mase(node).common.mase_op
         weighted = has_trait(op, "weighted_sum") or has_trait(op, "inner_products")
-        if weighted or has_adapter(node) or op == DeployedLinear.mase_op:
+        if weighted or adapter_of(node) or op == DeployedLinear.mase_op:
             yield node
 
 
@@ -122,8 +124,8 @@ def _check_again(layer: DeployedLinear, target: Target, output: Any) -> None:
 def _unusable(node: fx.Node) -> str:
     if node.op != "call_module":
         return f"it calls {mase(node).common.mase_op} as a function; use nn.Linear"
-    if has_adapter(node):
-        return "it has a LoRA adapter; run fuse_lora_weights, and quantise it, first"
+    if adapter := adapter_of(node):
+        return f"it has {adapter.name}; run {adapter.fused_by}, and quantise it, first"
     return "its weights are read elsewhere in the graph, where they are in float"
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chop.ir.ops import TransposedLinear
-from chop.passes.graph.transforms.deploy.codes import NotDeployed
-from chop.passes.graph.transforms.deploy.convert import deployed_layer
-from chop.passes.graph.transforms.deploy.kernels import KERNELS, why_not_on
+from chop.methods.deploy.codes import NotDeployed
+from chop.methods.deploy.convert import deployed_layer
+from chop.methods.deploy.kernels import KERNELS, why_not_on
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 
 U = 2.0**-24  # half a unit in the last place of float32
