@@ -79,9 +79,10 @@ def identity(thing: object) -> tuple[Any, Any]:
 class Entries(Mapping[K, T], Generic[K, T]):
     """Key -> object of one kind. The files of `packages` register themselves on first use.
 
-    So do the modules of all methods that are called `room`. `look_for` imports what may register a
-    key, so that the other files wait until all keys are asked for. Of a kind that is `for_users`,
-    the message for what is not there tells how to add it.
+    So do the modules of all methods that are called `room`, where the packages do not register
+    what is asked for. `look_for` imports what may register a key, so that the other files wait
+    until all keys are asked for. Of a kind that is `for_users`, the message for what is not there
+    tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
@@ -126,9 +127,9 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return how messages name a key."""
         return str(key)
 
-    def _load(self) -> dict[K, T]:
+    def _load(self, *, methods: bool = True) -> dict[K, T]:
         # a file of the package may look things up while it is imported; other threads wait for it
-        if (self._packages or self._room) and (
+        if (self._packages or (self._room and methods)) and (
             thread := threading.get_ident()
         ) not in self._loading:
             self._loading.add(thread)
@@ -137,10 +138,11 @@ class Entries(Mapping[K, T], Generic[K, T]):
                     path = getattr(importlib.import_module(name), "__path__", ())
                     for module in pkgutil.walk_packages(path, f"{name}."):
                         importlib.import_module(module.name)
-                if self._room:
+                self._packages = ()
+                if self._room and methods:
                     for name in extensions.modules_of_methods(self._room):
                         importlib.import_module(name)
-                self._packages, self._room = (), None
+                    self._room = None
             finally:
                 self._loading.remove(thread)
         return self._items
@@ -151,7 +153,8 @@ class Entries(Mapping[K, T], Generic[K, T]):
             return None
         if key not in self._items and (self._packages or self._room):
             self._look_for(key)
-        return key if key in self._items or key in self._load() else None
+        own = key in self._items or key in self._load(methods=False)
+        return key if own or key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
         return UnknownName(self.kind, key, sorted(map(self.name_of, self._load())), self.advice)

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from chop.training.population import train_population, training
+from chop.methods.population import train_population, training
 
 
 class Killed(Exception):
@@ -94,7 +94,7 @@ SCRIPT = """
     from torch import nn
     from chop.dataset import TensorSplit
     from chop.training.options import TrainOptions
-    from chop.training.population import train_population
+    from chop.methods.population import train_population
 
     def run(folder, kill):
         torch.manual_seed(0)
