@@ -153,8 +153,9 @@ class Entries(Mapping[K, T], Generic[K, T]):
             return None
         if key not in self._items and (self._packages or self._room):
             self._look_for(key)
-        own = key in self._items or key in self._load(methods=False)
-        return key if own or key in self._load() else None
+        if key in self._items or key in self._load(methods=False):
+            return key
+        return key if key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
         return UnknownName(self.kind, key, sorted(map(self.name_of, self._load())), self.advice)
