@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import importlib.util
+import itertools
 import pkgutil
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from chop import extensions
@@ -79,9 +83,10 @@ def identity(thing: object) -> tuple[Any, Any]:
 class Entries(Mapping[K, T], Generic[K, T]):
     """Key -> object of one kind. The files of `packages` register themselves on first use.
 
-    So do the modules of all methods that are called `room`. `look_for` imports what may register a
-    key, so that the other files wait until all keys are asked for. Of a kind that is `for_users`,
-    the message for what is not there tells how to add it.
+    So do the modules of all methods that are called `room`, where the packages do not register
+    what is asked for. `look_for` imports what may register a key, so that the other files wait
+    until all keys are asked for. Of a kind that is `for_users`, the message for what is not there
+    tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
@@ -91,12 +96,12 @@ class Entries(Mapping[K, T], Generic[K, T]):
         kind: str,
         *packages: str,
         room: str | None = None,
-        look_for: Callable[[Any], object] = lambda key: None,
+        look_for: Callable[[Any], object] | None = None,
         for_users: bool = False,
     ) -> None:
         self.kind, self._packages, self._items = kind, packages, dict[K, T]()
         self._room, self._methods = room, 0  # how many packages of methods were asked
-        self._look_for = look_for
+        self._look_for = look_for or self._import_quoting
         self.advice = IF_YOURS if for_users else ""
         self._loading = dict[int, frozenset[K]]()  # threads, and the keys that were there before
 
@@ -133,34 +138,53 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return what is registered under a key so far; nothing is imported."""
         return self._items.get(key)
 
-    def _has_more(self) -> bool:
-        """Whether there are files which may register something and were not imported."""
-        return bool(self._packages or (self._room and self._methods < len(extensions.METHODS)))
+    def own(self) -> dict[K, T]:
+        """Return what is registered without the modules of methods."""
+        return self._load(methods=False)
 
-    def _load(self) -> dict[K, T]:
-        # a file of the package may look things up while it is imported; other threads wait for it
-        if self._has_more() and (thread := threading.get_ident()) not in self._loading:
-            self._loading[thread], asked = frozenset(self._items), len(extensions.METHODS)
-            try:
-                for name in self._packages:
-                    path = getattr(importlib.import_module(name), "__path__", ())
-                    for module in pkgutil.walk_packages(path, f"{name}."):
-                        importlib.import_module(module.name)
-                if self._room:
-                    for name in extensions.modules_of_methods(self._room):
-                        importlib.import_module(name)
+    @contextlib.contextmanager
+    def _importing(self) -> Iterator[bool]:
+        """Yield whether files are to be imported; one of them may look things up while it is."""
+        thread = threading.get_ident()
+        asks_methods = self._room and self._methods < len(extensions.METHODS)
+        if thread in self._loading or not (self._packages or asks_methods):
+            yield False
+            return
+        self._loading[thread] = frozenset(self._items)
+        try:
+            yield True
+        finally:
+            del self._loading[thread]
+
+    def _files(self, *, methods: bool) -> dict[str, Path]:
+        """Return the modules of the packages, and of all methods, with their files."""
+        files = dict(item for name in self._packages for item in _files_of(name))
+        return files | (extensions.modules_of_methods(self._room) if methods and self._room else {})
+
+    def _import_quoting(self, key: Any) -> None:
+        """Import the modules in which a text stands in quotes."""
+        for name, file in self._files(methods=True).items() if isinstance(key, str) else ():
+            if f'"{key}"' in file.read_text(encoding="utf-8"):
+                importlib.import_module(name)
+
+    def _load(self, *, methods: bool = True) -> dict[K, T]:
+        with self._importing() as is_first:  # other threads wait for the imports
+            if is_first:
+                asked = len(extensions.METHODS) if methods else self._methods
+                for name in self._files(methods=methods):
+                    importlib.import_module(name)
                 self._packages, self._methods = (), asked
-            finally:
-                del self._loading[thread]
         return self._items
 
     def _registered(self, key: Any) -> K | None:
         """Return the key under which there is an object for `key`."""
         if not isinstance(key, Hashable):
             return None
-        if key not in self._items and self._has_more():
-            self._look_for(key)
-        return key if key in self._items or key in self._load() else None
+        if key not in self._items:
+            with self._importing() as is_first:
+                if is_first:
+                    self._look_for(key)
+        return key if key in self._items or key in self.own() or key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
         return UnknownName(self.kind, key, sorted(map(self.name_of, self._load())), self.advice)
@@ -185,10 +209,22 @@ class Entries(Mapping[K, T], Generic[K, T]):
         return f"<{self.kind} registry: {names or 'empty'}>"
 
 
+def _files_of(name: str) -> Iterator[tuple[str, Path]]:
+    """Yield a module, or the modules of a package, with their files."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, name
+    yield name, Path(str(spec.origin))
+    for module in pkgutil.iter_modules(spec.submodule_search_locations or (), f"{name}."):
+        yield from _files_of(module.name)
+
+
 class Registry(Entries[str, T]):
     """Name -> object of one kind."""
 
     fix = "give one of them another name"
+
+    def _registered(self, key: Any) -> str | None:
+        return super()._registered(key) if isinstance(key, str) else None
 
 
 class ByClass(Entries[type, T]):
@@ -201,8 +237,12 @@ class ByClass(Entries[type, T]):
         return getattr(key, "__name__", str(key))
 
     def _registered(self, key: Any) -> type | None:
-        items = self._load()
-        return next((cls for cls in getattr(key, "__mro__", ()) if cls in items), None)
+        classes, items = getattr(key, "__mro__", ()), self.own()
+        nearer = [*itertools.takewhile(lambda cls: cls not in items, classes)]
+        # a method registers classes of its own
+        if nearer == [*classes] or any(extensions.is_of_method(cls.__module__) for cls in nearer):
+            items = self._load()
+        return next((cls for cls in classes if cls in items), None)
 
     def _missing(self, key: Any) -> KeyError:
         advice = self.advice or "; register one"

@@ -15,8 +15,7 @@ from chop.numerics.affine_rounding import ScaledAffine
 from chop.numerics.blocks import BlockFormat
 from chop.numerics.mixed_rounding import MixedRounding
 
-# room: the rooms that it may import; a population of `training` reads networks as calls of layers,
-# and rounds as the quantized ones do
+# room: the rooms that it may import
 BELOW = """
 extensions:
 registry: extensions
@@ -53,13 +52,14 @@ passes: registry lazy caches extensions options log files memory dotted charts p
     numerics integers ir layers hardware onnx
 dataset: registry caches extras log files memory options plain_tensors
 models: registry extensions extras log files options dataset checkpoints layers onnx
-training: registry lazy options files memory processes charts checkpoints devices version dataset
-    numerics ir layers passes
+training: registry lazy options files memory processes charts checkpoints plain_tensors devices version
+    dataset
+    numerics ir layers
 nn: extensions lazy numerics ir layers passes
 pipelines: registry ir passes
 tools: registry extras lazy log dotted devices files checkpoints dataset models passes
-methods: registry extensions extras options log dotted files libraries numerics integers ir layers
-    hardware onnx passes models training
+methods: registry lazy extensions extras options log dotted files libraries devices checkpoints
+    version numerics integers ir layers hardware onnx passes dataset models training actions
 catalogue: options numerics ir passes dataset models actions
 """
 MAY_IMPORT = {
@@ -253,7 +253,7 @@ FORMAT_CHECKS: dict[str, int] = {
     "passes/graph/transforms/quantize/quantized_modules/scales.py": 10,
     "passes/graph/transforms/quantize/scales_from_values.py": 1,
     "training/learned/chain.py": 1,
-    "training/population/rounding.py": 1,
+    "methods/population/rounding.py": 1,
 }
 
 

@@ -126,6 +126,29 @@ def test_methods_that_are_added_later_are_asked_too(tmp_path, monkeypatch):
     assert things["late"] == "LATE"
 
 
+def test_methods_are_imported_for_what_the_packages_do_not_register(tmp_path, monkeypatch):
+    method = tmp_path / "folder_of_methods" / "new"
+    method.mkdir(parents=True)
+    register = "from animals import ANIMALS\nANIMALS.register({0!r})({0!r}.upper())\n"
+    method.with_name("__init__.py").write_text("")
+    (method / "__init__.py").write_text("")
+    (method / "animals.py").write_text(register.format("bat"))
+    package = tmp_path / "animals"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\n"
+        "ANIMALS = Registry('animal', __name__, room='animals')\n"
+    )
+    (package / "cat.py").write_text(register.format("cat"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(extensions, "METHODS", ["folder_of_methods"])
+    from animals import ANIMALS
+
+    assert ANIMALS["cat"] == "CAT"
+    assert "folder_of_methods.new.animals" not in sys.modules
+    assert ANIMALS["bat"] == "BAT"
+
+
 def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):
     package = tmp_path / "slow_things"
     package.mkdir()

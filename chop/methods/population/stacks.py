@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chop.methods.population.architecture import Family, LayerCall
 from chop.passes.graph.transforms.pruning.masks import mask_name, masked_names
-from chop.training.population.architecture import Family, LayerCall
 
 ALIGNMENT = 4  # numbers, to align parameters for vector instructions
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from chop.actions.train import best_weights
+from chop.methods.population import train_population
 from chop.training.names import Names
-from chop.training.population import train_population
 
 TOLERANCE = 1e-8  # rounding of sums, after a few steps of Adam
 
@@ -135,7 +135,7 @@ def test_padding_goes_with_the_widest(family):
 
 
 def population(models, data, chosen, seeds, *, batch_size):
-    from chop.training.population.population import Population
+    from chop.methods.population.population import Population
 
     return Population(
         [model.double() for model in models],

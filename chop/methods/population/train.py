@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit
 from chop.devices import parse_accelerator
+from chop.methods.population.architecture import Family, Unfit, check_traces, family_of
+from chop.methods.population.population import Population, PopulationOutcome, Report
+from chop.methods.population.snapshots import read_snapshot, restore, snapshot_of
+from chop.methods.population.updates import UPDATES
 from chop.training.check import check_fit, float_type
 from chop.training.devices import Place, threads_for
 from chop.training.feed import Feed
 from chop.training.options import TrainOptions
-from chop.training.population.architecture import Family, Unfit, check_traces, family_of
-from chop.training.population.population import Population, PopulationOutcome, Report
-from chop.training.population.snapshots import read_snapshot, restore, snapshot_of
-from chop.training.population.updates import UPDATES
 from chop.training.saving import write_atomically
 
 OnEpoch = Callable[[Sequence[Report]], None]

@@ -8,7 +8,8 @@ import textwrap
 import pytest
 import torch
 
-from chop.training.population import train_population, training
+from chop.methods.population import train as train_module
+from chop.methods.population import train_population
 
 
 class Killed(Exception):
@@ -94,7 +95,7 @@ SCRIPT = """
     from torch import nn
     from chop.dataset import TensorSplit
     from chop.training.options import TrainOptions
-    from chop.training.population import train_population
+    from chop.methods.population import train_population
 
     def run(folder, kill):
         torch.manual_seed(0)
@@ -179,7 +180,7 @@ def test_who_goes_on_has_the_threads_of_those_who_began(family, tmp_path, monkey
         seen.append(work)
         yield
 
-    monkeypatch.setattr(training, "threads_for", noting)
+    monkeypatch.setattr(train_module, "threads_for", noting)
     file = tmp_path / "population.pt"
     with pytest.raises(Killed):
         train(family, models(family), on_epoch=killer(2), snapshot=file)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from chop.checkpoints import read_torch_file
+from chop.methods.population.population import Population, PopulationOutcome
+from chop.methods.population.stacks import State
 from chop.training.fields import TrainingProgress
-from chop.training.population.population import Population, PopulationOutcome
-from chop.training.population.stacks import State
 from chop.version import __version__
 
 KEY = "mase_population"

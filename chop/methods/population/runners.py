@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from chop.actions.search.metrics.base import (
     Metrics,
-    PopulationRunner,
     RungScore,
     RunnerContext,
     Stopped,
@@ -21,16 +17,17 @@ from chop.actions.search.metrics.base import (
     register_runner,
 )
 from chop.actions.search.metrics.basic_train import BasicTrain
-from chop.actions.search.metrics.identity import identity
+from chop.actions.search.metrics.groups import GroupRunner
 from chop.actions.search.metrics.rungs import Rungs, left_at
-from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.metrics.state import isolated
+from chop.methods.population.groups import POPULATION, StackableGroups
+from chop.methods.population.population import PopulationOutcome, Report
+from chop.methods.population.train import train_population
 from chop.options import PositiveInt
-from chop.training.population import PopulationOutcome, Report, train_population
 
 
 @register_runner("population_train", "software")
-class PopulationTrain(BasicTrain, PopulationRunner):
+class PopulationTrain(BasicTrain, GroupRunner):
     """`basic_train` for `population` candidates at once, each as it would be trained alone.
 
     After each epoch of `rungs` only the share `keep` continues, by the objectives, then by
@@ -42,10 +39,7 @@ class PopulationTrain(BasicTrain, PopulationRunner):
         self, context: RunnerContext, *, population: PositiveInt | None = None, **options: Any
     ) -> None:
         super().__init__(context, **options)
-        self.population = population or POPULATION.get(context.device.type, 16)
-        self.rungs = self._rungs.epochs
-        if context.folder is not None:
-            self._identity = identity(context.model, context.data_module, context.seed)
+        self.group_size = population or POPULATION.get(context.device.type, 16)
         self._groups: StackableGroups[Trial] = StackableGroups(
             "population_train", self._options, self._data.train_dataset, self.task
         )
@@ -53,6 +47,14 @@ class PopulationTrain(BasicTrain, PopulationRunner):
     @classmethod
     def compares(cls, options: Mapping[str, Any]) -> bool:
         return False  # candidates are only compared with those that are trained together
+
+    def check_trials(self, count: int) -> None:
+        if self._rungs.epochs and count % self.group_size:
+            raise ValueError(
+                f"rungs compare whole populations, but n_trials = {count} is not a multiple "
+                f"of population = {self.group_size}; set n_trials to "
+                f"{math.ceil(count / self.group_size) * self.group_size}"
+            )
 
     def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
         if self._distill:
@@ -64,22 +66,11 @@ class PopulationTrain(BasicTrain, PopulationRunner):
     def _report(self, trial: Trial, epoch: int, metrics: Metrics, *, whole: bool) -> None:
         trial.report(epoch, metrics)  # a trial that is trained alone is compared with no other
 
-    def _snapshot(self, trials: Sequence[Trial], number: int) -> Path | None:
-        """Return the checkpoint of these trials; other parents and options have other files."""
-        if self.context.folder is None:
-            return None
-        first = trials[0].number - trials[0].number % self.population
-        facts = (self._options, self._data.batch_size, self._rungs.epochs, self._rungs.keep)
-        designs = [(trial.number, trial.config) for trial in trials]
-        key = repr((self._identity, facts, designs))
-        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-        self.context.folder.mkdir(parents=True, exist_ok=True)
-        return self.context.folder / f"{first}-{number}-{digest}.pt"
-
     def _train(self, number: int, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
         """Train the stackable group `number` of a population."""
         per_epoch = math.ceil(len(self._data.train_dataset) / self._data.batch_size)
         monitor = _PopulationMonitor(trials, self._rungs, per_epoch)
+        facts = (self._options, self._data.batch_size, self._rungs.epochs, self._rungs.keep)
         device = self.context.device
         with contextlib.ExitStack() as stack:
             for trial in trials:
@@ -93,7 +84,7 @@ class PopulationTrain(BasicTrain, PopulationRunner):
                 max_seconds=self._options.max_seconds,
                 on_epoch=monitor.on_epoch,
                 should_stop=monitor.should_stop,
-                snapshot=self._snapshot(trials, number),
+                snapshot=self.file_of(trials, number, facts),
                 resume=True,
             )
         pairs = zip(trials, outcomes, strict=True)
@@ -148,21 +139,3 @@ class _PopulationMonitor:
 def _metrics(report: Report) -> dict[str, float]:
     assert report.accuracy is not None, "there is a validation split"
     return {"accuracy": report.accuracy, "loss": report.loss}
-
-
-def forget(folder: Path, first: int) -> None:
-    """Remove the checkpoints of a group after its trials are stored."""
-    for file in folder.glob(f"{first}-*.pt"):
-        file.unlink(missing_ok=True)
-    for part in folder.glob(f".{first}-*.part"):  # of killed processes
-        shutil.rmtree(part, ignore_errors=True)
-    with contextlib.suppress(OSError):  # other processes have files in it
-        folder.rmdir()
-
-
-def forget_recorded(folder: Path, recorded: Collection[int], group: int, trials: int) -> None:
-    """Remove what killed processes have left of groups that are finished."""
-    firsts = {int(file.name.partition("-")[0]) for file in folder.glob("[0-9]*-*.pt")}
-    for first in firsts:
-        if all(number in recorded for number in range(first, min(first + group, trials))):
-            forget(folder, first)

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from chop.registry import Registry
-from chop.training.optimisers import learning_rate
+from chop.training.optimisers import BETAS, EPSILON, MOMENTUM, learning_rate
 from chop.training.options import TrainOptions
-
-BETAS, EPSILON, MOMENTUM = (0.9, 0.999), 1e-8, 0.9
 
 
 class Rows:

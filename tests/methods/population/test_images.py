@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chop.training.population import reason_against
+from chop.methods.population import reason_against
 
 SHAPE = (2, 6, 6)
 

@@ -1,46 +1,33 @@
-"""Groups of designs that can be trained as one population, and warnings about the others."""
+"""Groups of designs that can be trained as one population."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from chop.actions.search.metrics.groups import Design, OneByOne
 from chop.dataset.tensors import TensorSplit
+from chop.methods.population.train import reason_against
 from chop.training.options import TrainOptions
-from chop.training.population import reason_against
 from chop.training.tasks import CLASSIFICATION, TrainingTask
 
-logger = logging.getLogger(__name__)
-
 POPULATION = {"cpu": 16, "cuda": 256}  # default number of networks at a time
-
-
-class Design(Protocol):
-    """A trial and its network."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def model(self) -> nn.Module: ...
 
 
 D = TypeVar("D", bound=Design)
 R = TypeVar("R")
 
 
-class StackableGroups(Generic[D]):
+class StackableGroups(OneByOne, Generic[D]):
     """Sorts designs into groups that can be stacked; each reason against is logged once."""
 
     def __init__(
         self, user: str, options: TrainOptions, train_dataset: Any, task: TrainingTask
     ) -> None:
-        self._user, self._options, self._data = user, options, train_dataset
-        self._task = task
-        self._logged: set[str] = set()
+        super().__init__(user)
+        self._options, self._data, self._task = options, train_dataset, task
 
     def trained(
         self, designs: Sequence[D], train: Callable[[int, Sequence[D]], Mapping[int, R]]
@@ -84,10 +71,3 @@ class StackableGroups(Generic[D]):
                 if why is not None:
                     self.warn([design], why)
         return groups
-
-    def warn(self, designs: Sequence[D], why: str) -> None:
-        """Log why these designs are not trained together, once for each reason."""
-        if why not in self._logged:
-            self._logged.add(why)
-            numbers = ", ".join(str(design.number) for design in designs)
-            logger.warning("%s: trials %s are trained one by one: %s", self._user, numbers, why)

@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chop.dataset.tensors import TensorSplit, batches
+from chop.methods.population.architecture import Family, LayerCall, family_of
+from chop.methods.population.batches import Batches, every
+from chop.methods.population.network import Network
+from chop.methods.population.stacks import State, chosen_rows, gather, scatter
+from chop.methods.population.updates import Updates
 from chop.training.check import float_type
 from chop.training.feed import Format
 from chop.training.fields import TrainingProgress
 from chop.training.options import TrainOptions
-from chop.training.population.architecture import Family, LayerCall, family_of
-from chop.training.population.batches import Batches, every
-from chop.training.population.network import Network
-from chop.training.population.stacks import State, chosen_rows, gather, scatter
-from chop.training.population.updates import Updates
 from chop.training.steps import Captured
 
 

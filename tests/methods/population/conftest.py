@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from chop.dataset import TensorSplit
+from chop.methods.population import train_population
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
 from chop.training.devices import Place
 from chop.training.loop import Training
 from chop.training.options import TrainOptions
-from chop.training.population import train_population
 
 FEATURES, CLASSES = 6, 4
 TOLERANCE = 1e-8  # rounding of sums in float64, after a few steps of Adam

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chop.methods.population.architecture import Family, LayerCall, layouts, widths_of
+from chop.methods.population.fused import batch_norm
+from chop.methods.population.rounding import MAPS, PARAMETER, ROWS, Rounder
+from chop.methods.population.stacks import State, is_masked, owner_of, plan_of
 from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.pruning.masks import mask_name
-from chop.training.population.architecture import Family, LayerCall, layouts, widths_of
-from chop.training.population.fused import batch_norm
-from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
-from chop.training.population.stacks import State, is_masked, owner_of, plan_of
 
 
 class Operand:

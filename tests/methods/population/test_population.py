@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.methods.population import Unfit, reason_against, train_population
 from chop.numerics import FORMATS
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,
@@ -17,7 +18,6 @@ from chop.passes.graph import (
 from chop.passes.graph.transforms.quantize.quantized_modules.base import variant
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.training.optimisers import OPTIMIZERS
-from chop.training.population import Unfit, reason_against, train_population
 
 
 def train(family, models, chosen=None, **others):

@@ -36,7 +36,7 @@ def batch_norm(
 
 @functools.cache
 def _kernels() -> Any:
-    return importlib.import_module("chop.training.population.kernels.norm")
+    return importlib.import_module("chop.methods.population.kernels.norm")
 
 
 def _grid(x: Tensor) -> tuple[tuple[int], dict[str, int]]:

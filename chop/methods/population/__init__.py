@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from chop import lazy
 
 if TYPE_CHECKING:
-    from chop.training.population.architecture import Unfit
-    from chop.training.population.population import PopulationOutcome, Report
-    from chop.training.population.training import reason_against, train_population
+    from chop.methods.population.architecture import Unfit
+    from chop.methods.population.population import PopulationOutcome, Report
+    from chop.methods.population.train import reason_against, train_population
 
 __all__ = ["PopulationOutcome", "Report", "Unfit", "reason_against", "train_population"]
 
