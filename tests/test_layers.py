@@ -248,15 +248,6 @@ FORMAT_CHECKS: dict[str, int] = {
     "passes/graph/transforms/deploy/convert.py": 2,
     "passes/graph/transforms/deploy/layers.py": 1,
     "passes/graph/transforms/deploy/weights.py": 1,
-    "passes/graph/transforms/integers/converter.py": 1,
-    "passes/graph/transforms/integers/weights.py": 1,
-    "passes/graph/transforms/learned_bits/freeze_bits.py": 2,
-    "passes/graph/transforms/quantize/chosen.py": 1,
-    "passes/graph/transforms/quantize/quantize.py": 1,
-    "passes/graph/transforms/quantize/quantized_modules/base.py": 3,
-    "passes/graph/transforms/quantize/quantized_modules/scales.py": 10,
-    "passes/graph/transforms/quantize/scales_from_values.py": 1,
-    "training/learned/chain.py": 1,
     "training/population/rounding.py": 1,
 }
 

@@ -59,6 +59,10 @@ class NumberFormat(abc.ABC):
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
     # options of a weight that a bias without keys does not take
     of_one_tensor: ClassVar[tuple[str, ...]] = ()
+    # tensors that a layer keeps for an operand, such as its `scale`, instead of the numbers here
+    layer_tensors: ClassVar[tuple[str, ...]] = ()
+    # attributes of the format of `data_in` that scripts read from a layer
+    layer_attributes: ClassVar[tuple[str, ...]] = ()
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -125,6 +129,16 @@ class NumberFormat(abc.ABC):
     def why_not_calibrated(self, operand: str) -> str | None:
         """Return what has to be done before an operand can be rounded; None if nothing has."""
         return None
+
+    @property
+    def trained_tensors(self) -> tuple[str, ...]:
+        """Those of `layer_tensors` that are parameters, which training changes."""
+        return ()
+
+    @property
+    def in_product_steps(self) -> bool:
+        """Whether a bias has the scale of the input times that of the weight."""
+        return False
 
     def calibrated_numbers(self) -> dict[str, Any]:
         """Return what calibration chose, as columns of its table."""

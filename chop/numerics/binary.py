@@ -117,6 +117,8 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
     """
 
     other_keys: ClassVar[tuple[str, ...]] = ("frac_width",)
+    layer_attributes: ClassVar[tuple[str, ...]] = ("levels", "means", "gamma")
+    gamma: ClassVar[float] = 1.0  # the scale of the sum; neither it nor the means are trained
 
     width: int
     stochastic: bool
