@@ -236,13 +236,10 @@ def test_every_class_name_has_one_home():
     assert not wrong, wrong
 
 
+MAX_FORMAT_CHECKS = 8  # in all
 # checks of a format's class outside `numerics`, by file: a number may only become smaller
 FORMAT_CHECKS: dict[str, int] = {
     "layers/frozen_edges.py": 1,
-    "passes/graph/interface/export_onnx/grids.py": 1,
-    "passes/graph/interface/export_onnx/qdq.py": 1,
-    "passes/graph/interface/export_onnx/qonnx.py": 1,
-    "passes/graph/interface/export_onnx/quantized.py": 1,
     "methods/binary_scaling/layers.py": 1,
     "passes/graph/transforms/deploy/codes.py": 1,
     "passes/graph/transforms/deploy/convert.py": 2,
@@ -266,4 +263,5 @@ def test_code_asks_a_format_for_its_grid_and_not_for_its_class():
     names = {kind.__name__ for kind in kinds}
     found = {file: format_checks(nodes, names) for file, nodes in files()}
     outside = {f: n for f, n in found.items() if n and not f.startswith("numerics/")}
-    assert outside == FORMAT_CHECKS, "ask for fmt.grid(); if there are fewer checks, say so here"
+    assert outside == FORMAT_CHECKS, "ask the format; if there are fewer checks, say so here"
+    assert sum(outside.values()) <= MAX_FORMAT_CHECKS

@@ -40,6 +40,7 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
 
     light: ClassVar[bool] = True
     of_one_tensor: ClassVar[tuple[str, ...]] = ("axis", "scale", "zero_point")
+    calibrated_keys: ClassVar[tuple[str, ...]] = ("scale", "zero_point")
     layer_tensors: ClassVar[tuple[str, ...]] = ("scale", "zero_point")
     shown: ClassVar[tuple[str, ...]] = (
         *("signed", "axis", "symmetric", "power_of_two", "scale", "zero_point"),
