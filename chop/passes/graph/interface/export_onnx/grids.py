@@ -102,8 +102,8 @@ def _blocked(values: Tensor, axis: int, size: int) -> CodedConstant | None:
     """Return codes with one power of two for each block along one dimension, if they are short."""
     if size >= values.shape[axis]:
         return None  # one block for each row
-    blocks = F.pad(values.double().movedim(axis, -1), (0, -values.shape[axis] % size))
-    blocks = blocks.unflatten(-1, (-1, size))
+    rows = F.pad(values.double().movedim(axis, -1), (0, -values.shape[axis] % size))
+    blocks = rows.reshape(*rows.shape[:-1], -1, size)
     exponents = [dyadic(block)[1] for block in blocks.flatten(0, -2)]
     scale = torch.exp2(torch.tensor(exponents, dtype=torch.float64)).reshape(blocks.shape[:-1])
     scale = scale.movedim(-1, axis)

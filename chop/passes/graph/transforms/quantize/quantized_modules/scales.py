@@ -80,7 +80,7 @@ class HasScales(HasFormatTensors):
         scaled: dict[str, Any] = {n: fmt for n, fmt in formats.items() if _is_scaled(fmt)}
         if not {"weight", "bias"} <= scaled.keys():
             return formats
-        weight, data, bias = (scaled.get(name) for name in ("weight", "data_in", "bias"))
+        weight, bias, data = scaled["weight"], scaled["bias"], scaled.get("data_in")
         given = any(key.startswith("bias_") for key in config)
         if given and not bias.in_product_steps:
             return formats
