@@ -153,6 +153,10 @@ class ScaledAffine:
         adapted = self.fmt.learn or self.fmt.power_of_two
         return positive(scale, self.fmt.power_of_two) if adapted else scale
 
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the scale that is used, and the zero point."""
+        return self.used, self.zero_point
+
     def grid(self) -> Grid:
         """Return the codes of the values."""
         scales = tuple(self.used.double().reshape(-1).tolist())

@@ -60,6 +60,12 @@ class NumberFormat(abc.ABC):
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
     # options of a weight that a bias without keys does not take
     of_one_tensor: ClassVar[tuple[str, ...]] = ()
+    # keys of an operand that a config may leave to calibration
+    calibrated_keys: ClassVar[tuple[str, ...]] = ()
+    # tensors that a layer keeps for an operand, such as its `scale`, instead of the numbers here
+    layer_tensors: ClassVar[tuple[str, ...]] = ()
+    # attributes of the format of `data_in` that scripts read from a layer
+    layer_attributes: ClassVar[tuple[str, ...]] = ()
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -130,6 +136,30 @@ class NumberFormat(abc.ABC):
 
     def why_not_calibrated(self, operand: str) -> str | None:
         """Return what has to be done before an operand can be rounded; None if nothing has."""
+        return None
+
+    @property
+    def trained_tensors(self) -> tuple[str, ...]:
+        """Those of `layer_tensors` that are parameters, which training changes."""
+        return ()
+
+    @property
+    def in_product_steps(self) -> bool:
+        """Whether a bias has the scale of the input times that of the weight."""
+        return False
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Torch's dtype of these numbers, to which tensors are cast; None if there is none."""
+        return None
+
+    @property
+    def only_signs(self) -> bool:
+        """Whether the values are -1 and 1."""
+        return False
+
+    def power_blocks(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        """Return axis and size of the blocks along one axis that share a power of two, if any."""
         return None
 
     def calibrated_numbers(self) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, has_trait
 from chop.numerics import NumberFormat
-from chop.numerics.mixed_integer import MixedInteger
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.formats import node_formats
 from chop.passes.graph.describe.in_place import writes_in_place
@@ -281,10 +280,12 @@ class Converter:
 
     def word(self, fmt: NumberFormat, operand: str, call: NodeCall) -> Word:
         """Return the word of an activation's format."""
-        if isinstance(fmt, MixedInteger):
-            return self._mixed_word(fmt, operand, call)
+        layer = call.module if "frac_bits" in fmt.layer_tensors else None
         try:
-            if (grid := fmt.grid()) is not None:
+            bits = layer.bits_of(operand) if isinstance(layer, Quantized) else None
+            if (grid := fmt.uniform().grid()) is not None:
+                if bits is not None:
+                    return MixedWord.with_bits(grid, *bits)
                 shape = shape_of(call.node if operand == "data_out" else call.source)
                 return Word.of(grid, len(shape))
         except ValueError as error:
@@ -293,18 +294,6 @@ class Converter:
         if fmt.elementwise:
             reason = "is not a format of integers"
         raise call.refusal(f"rounds {operand} to {fmt.name}, which {reason}; use integer or affine")
-
-    def _mixed_word(self, fmt: MixedInteger, operand: str, call: NodeCall) -> Word:
-        """Return the word of bits that a layer keeps, or of one width for all."""
-        layer = call.module
-        own = layer.formats.get(operand) if isinstance(layer, Quantized) else None
-        rounding: Any = layer.rounding(operand, own) if isinstance(layer, Quantized) else None
-        if rounding is own:  # no bits of the layer's
-            return self.word(fmt.uniform(), operand, call)
-        try:
-            return MixedWord.with_bits(fmt, *rounding.bits_of(None))
-        except ValueError as error:
-            raise call.refusal(f"cannot hold {operand}: {error}") from error
 
     def in_format(self, value: Value, operand: str, call: NodeCall) -> Known:
         """Return a value in the format that a node has for an operand."""

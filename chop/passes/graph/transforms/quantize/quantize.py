@@ -15,7 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, OpNames, module_op
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.affine import CALIBRATED, Affine
+from chop.numerics.affine import CALIBRATED
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -101,7 +101,7 @@ def _raise_scales(asked: Plan, changed: Mapping[fx.Node, Any]) -> None:
     """Raise the weight scales of channels whose bias would not fit, and say of which nodes."""
     raised: dict[str, int] = {}
     for node, layer in changed.items():
-        if isinstance(layer, Quantized) and isinstance(layer.formats.get("weight"), Affine):
+        if isinstance(layer, Quantized):
             made = asked[node].get("weight_scale", CALIBRATED) == CALIBRATED
             if count := layer.raise_scale_for_bias(made=made):
                 raised[node.name] = count
