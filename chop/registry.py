@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from chop import extensions
@@ -80,8 +83,9 @@ class Entries(Mapping[K, T], Generic[K, T]):
     """Key -> object of one kind. The files of `packages` register themselves on first use.
 
     So do the modules of all methods that are called `room`. `look_for` imports what may register a
-    key, so that the other files wait until all keys are asked for. Of a kind that is `for_users`,
-    the message for what is not there tells how to add it.
+    key, so that the other files wait until all keys are asked for. By default, these are the files
+    in which a key that is a text stands in quotes. Of a kind that is `for_users`, the message for
+    what is not there tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
@@ -91,12 +95,12 @@ class Entries(Mapping[K, T], Generic[K, T]):
         kind: str,
         *packages: str,
         room: str | None = None,
-        look_for: Callable[[Any], object] = lambda key: None,
+        look_for: Callable[[Any], object] | None = None,
         for_users: bool = False,
     ) -> None:
         self.kind, self._packages, self._items = kind, packages, dict[K, T]()
         self._room = room
-        self._look_for = look_for
+        self._look_for = look_for or self._import_quoting
         self.advice = IF_YOURS if for_users else ""
         self._loading = set[int]()  # threads
 
@@ -126,31 +130,46 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return how messages name a key."""
         return str(key)
 
+    @contextlib.contextmanager
+    def _importing(self) -> Iterator[bool]:
+        """Yield whether files can be imported; one of them may look things up while it is."""
+        thread = threading.get_ident()
+        if not (self._packages or self._room) or thread in self._loading:
+            yield False
+            return
+        self._loading.add(thread)
+        try:
+            yield True
+        finally:
+            self._loading.remove(thread)
+
+    def _files(self) -> dict[str, Path]:
+        """Return the modules of the packages and of all methods, with their files."""
+        of_packages = (item for name in self._packages for item in _files_of(name))
+        return dict(of_packages) | (extensions.modules_of_methods(self._room) if self._room else {})
+
+    def _import_quoting(self, key: Any) -> None:
+        """Import the modules in which a text stands in quotes."""
+        for name, file in self._files().items() if isinstance(key, str) else ():
+            if f'"{key}"' in file.read_text(encoding="utf-8"):
+                importlib.import_module(name)
+
     def _load(self) -> dict[K, T]:
-        # a file of the package may look things up while it is imported; other threads wait for it
-        if (self._packages or self._room) and (
-            thread := threading.get_ident()
-        ) not in self._loading:
-            self._loading.add(thread)
-            try:
-                for name in self._packages:
-                    path = getattr(importlib.import_module(name), "__path__", ())
-                    for module in pkgutil.walk_packages(path, f"{name}."):
-                        importlib.import_module(module.name)
-                if self._room:
-                    for name in extensions.modules_of_methods(self._room):
-                        importlib.import_module(name)
+        with self._importing() as is_first:  # other threads wait for the imports
+            if is_first:
+                for name in self._files():
+                    importlib.import_module(name)
                 self._packages, self._room = (), None
-            finally:
-                self._loading.remove(thread)
         return self._items
 
     def _registered(self, key: Any) -> K | None:
         """Return the key under which there is an object for `key`."""
         if not isinstance(key, Hashable):
             return None
-        if key not in self._items and (self._packages or self._room):
-            self._look_for(key)
+        if key not in self._items:
+            with self._importing() as is_first:
+                if is_first:
+                    self._look_for(key)
         return key if key in self._items or key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
@@ -176,10 +195,22 @@ class Entries(Mapping[K, T], Generic[K, T]):
         return f"<{self.kind} registry: {names or 'empty'}>"
 
 
+def _files_of(name: str) -> Iterator[tuple[str, Path]]:
+    """Yield a module, or the modules of a package, with their files."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, name
+    yield name, Path(str(spec.origin))
+    for module in pkgutil.iter_modules(spec.submodule_search_locations or (), f"{name}."):
+        yield from _files_of(module.name)
+
+
 class Registry(Entries[str, T]):
     """Name -> object of one kind."""
 
     fix = "give one of them another name"
+
+    def _registered(self, key: Any) -> str | None:
+        return super()._registered(key) if isinstance(key, str) else None
 
 
 class ByClass(Entries[type, T]):
