@@ -42,7 +42,7 @@ options: registry
 devices: registry
 testing:
 numerics: registry libraries
-integers: registry numerics
+integers: registry lazy numerics
 ir: registry extensions files numerics integers
 layers: registry extensions libraries numerics ir
 hardware: registry extensions lazy caches extras options log files memory charts private_cache

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.certificate.project import RECORDED
 from chop.actions.circuits import given_source, network, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.invocation import command
@@ -187,6 +186,7 @@ def _commands(config: RunConfig, folder: Path) -> dict[Way, str]:
 
 def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
     """Return the options of a certificate that are not the usual, as a command line has them."""
+    from chop.actions.certificate.project import RECORDED
     from chop.actions.certificate.ways import inside
 
     found: dict[str, Any] = {}
@@ -202,6 +202,8 @@ def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 def _words(config: RunConfig, folder: Path) -> list[object]:
     """Return the words of the command that makes a certificate again."""
+    from chop.actions.certificate.project import RECORDED
+
     words: list[object] = [config.model, config.dataset]
     words += [] if config.load_name is None else ["--load", config.load_name]
     words += ["--project-dir", folder.parent, "--project", folder.name]

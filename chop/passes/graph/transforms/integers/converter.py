@@ -52,7 +52,10 @@ Rule = Callable[["NodeCall", "Converter"], Value]
 # rules of ops, of layer variants (linear_lutnet), and of the integer ops that rows of ops name
 RULES: Registry[Rule] = Registry(
     "rule for integers",
-    *(f"{__package__}.{name}_rules" for name in ("pointwise", "moving", "weighted", "edge")),
+    *(
+        f"{__package__}.{name}_rules"
+        for name in ("pointwise", "joining", "moving", "weighted", "edge")
+    ),
     room="rules",
 )
 converts = RULES.register  # decorates a rule
