@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from chop.files import broken_link, read_json, restore_folder
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.saved_modules import has_saved_modules, load_modules
-from chop.ir.graph.saving import is_saved_graph
+from chop.ir.graph.saved_files import has_saved_modules, is_saved_graph
 from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 from chop.project_networks import Made, ProjectNetwork, is_saved, networks_of
 
@@ -235,6 +234,8 @@ def load_model(
     if model is None:
         raise ValueError(f"a {load_type!r} checkpoint holds only weights; pass the model to load")
     if load_type == "mz" and has_saved_modules(path):
+        from chop.ir.graph.saved_modules import load_modules
+
         model = load_modules(path, model, fill)
         logger.info("Loaded transformed layers from %s", path)
         return model

@@ -27,7 +27,6 @@ from chop.actions.command import (
 from chop.actions.config import ConfigError, HelpPanel, default_project_dir
 from chop.actions.flags import with_flags
 from chop.actions.info import info
-from chop.actions.listing import print_rows
 from chop.actions.run import import_files, prepare
 from chop.actions.usage import UsageError, is_help, usage_sentence
 from chop.catalogue import KINDS
@@ -131,6 +130,8 @@ def list_command(
     if as_json:
         print(json.dumps(rows, indent=2))
     elif rows:
+        from chop.actions.listing import print_rows
+
         print_rows(rows)
     else:
         print(f"no {kind} are registered yet")

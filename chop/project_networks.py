@@ -74,8 +74,7 @@ def _trained_in(folder: Path, *, graphs: bool) -> Iterator[ProjectNetwork]:
 
 def is_saved(folder: Path) -> bool:
     """Return whether a directory holds a graph, or transformed layers."""
-    from chop.ir.graph.saved_modules import has_saved_modules
-    from chop.ir.graph.saving import is_saved_graph
+    from chop.ir.graph.saved_files import has_saved_modules, is_saved_graph
 
     return is_saved_graph(folder) or has_saved_modules(folder)
 

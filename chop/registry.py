@@ -85,8 +85,8 @@ class Entries(Mapping[K, T], Generic[K, T]):
 
     So do the modules of all methods that are called `room`, where the packages do not register
     what is asked for. `look_for` imports what may register a key, so that the other files wait
-    until all keys are asked for. Of a kind that is `for_users`, the message for what is not there
-    tells how to add it.
+    until all keys are asked for; by default, the files in which a key that is a text stands in
+    quotes. Of a kind that is `for_users`, the message for what is not there tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key

@@ -41,7 +41,7 @@ options: registry
 devices: registry
 testing:
 numerics: registry libraries
-integers: registry numerics
+integers: registry lazy numerics
 ir: registry extensions files numerics integers
 layers: registry extensions libraries numerics ir
 hardware: registry extensions lazy caches extras options log files memory charts private_cache
@@ -52,8 +52,8 @@ passes: registry lazy caches extensions options log files memory dotted charts p
     numerics integers ir layers hardware onnx
 dataset: registry caches extras log files memory options plain_tensors
 models: registry extensions extras log files options dataset checkpoints layers onnx
-training: registry lazy options files memory processes charts checkpoints plain_tensors devices version
-    dataset numerics ir layers
+training: registry lazy options files memory processes charts checkpoints plain_tensors devices
+    version dataset numerics ir layers
 nn: extensions lazy numerics ir layers passes
 pipelines: registry ir passes
 tools: registry extras lazy log dotted devices files checkpoints dataset models passes

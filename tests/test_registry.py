@@ -149,6 +149,47 @@ def test_methods_are_imported_for_what_the_packages_do_not_register(tmp_path, mo
     assert ANIMALS["bat"] == "BAT"
 
 
+def test_one_name_imports_the_files_that_have_it_in_quotes_and_no_others(tmp_path, monkeypatch):
+    package = tmp_path / "many_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
+    )
+    register = "from many_things import THINGS\nTHINGS.register({name})({name})\n"
+    (package / "one.py").write_text(register.format(name='"one"'))
+    (package / "two.py").write_text(register.format(name='"two"'))
+    (package / "three.py").write_text(register.format(name='"thr" + "ee"'))
+    monkeypatch.syspath_prepend(tmp_path)
+    from many_things import THINGS
+
+    assert None not in THINGS
+    assert THINGS["one"] == "one"
+    assert "many_things.one" in sys.modules
+    assert not {"many_things.two", "many_things.three"} & sys.modules.keys()
+    assert THINGS["three"] == "three"  # all files are imported for a name that no text has
+    assert "many_things.two" in sys.modules
+
+
+def test_a_file_that_looks_things_up_while_it_registers_does_not_import_the_others(
+    tmp_path, monkeypatch
+):
+    package = tmp_path / "careful_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
+    )
+    register = (
+        "from careful_things import THINGS\nassert {0} not in THINGS\nTHINGS.register({0})(1)\n"
+    )
+    for name in ("one", "two"):
+        (package / f"{name}.py").write_text(register.format(f'"{name}"'))
+    monkeypatch.syspath_prepend(tmp_path)
+    from careful_things import THINGS
+
+    assert THINGS["one"] == 1
+    assert "careful_things.two" not in sys.modules
+
+
 def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):
     package = tmp_path / "slow_things"
     package.mkdir()

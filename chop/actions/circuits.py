@@ -102,7 +102,7 @@ def given_source(
 
 def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
     """Return the quantised graph of a source, and the same in integers."""
-    from chop.passes.graph.interface.export_onnx import is_float_network
+    from chop.passes.graph.describe.formats import is_float_network
 
     graph = graph_of(source)
     if is_float_network(graph):
@@ -116,7 +116,7 @@ def network(source: Source) -> tuple[MaseGraph, IntegerGraph]:
 def graph_of(source: Source) -> MaseGraph:
     """Return the graph of a source in eval mode, with metadata."""
     from chop.ir.graph.mase_graph import MaseGraph
-    from chop.ir.graph.saving import is_saved_graph
+    from chop.ir.graph.saved_files import is_saved_graph
 
     if isinstance(source.model, MaseGraph) and source.load_name is None:
         graph = source.model

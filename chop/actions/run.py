@@ -98,7 +98,7 @@ def _check_names(config: RunConfig) -> None:
     from chop.models.base import MODELS, get_model_info
 
     is_right = config.model in MODELS and config.dataset in DATASETS
-    if config.model in DATASETS and config.dataset in MODELS and not is_right:
+    if not is_right and config.model in DATASETS and config.dataset in MODELS:
         raise ConfigError(
             f"{config.model!r} is a data set and {config.dataset!r} is a model; "
             f"swap the two arguments"

@@ -94,7 +94,7 @@ def _runtime_and_data(config: RunConfig) -> tuple[tuple[Runtime, str], Any]:
 
 
 def _format_for(graph: MaseGraph) -> RunnableFormat:
-    from chop.passes.graph.interface.export_onnx import is_float_network
+    from chop.passes.graph.describe.formats import is_float_network
 
     return "onnx" if is_float_network(graph) else "integer"
 

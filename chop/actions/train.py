@@ -88,7 +88,7 @@ def train(
 def graph_to_train(load_name: str | Path | None, load_type: str) -> MaseGraph | None:
     """Return the graph to train if `load_name` is a saved graph, else None."""
     from chop.checkpoints import load_graph
-    from chop.ir.graph.saving import is_saved_graph
+    from chop.ir.graph.saved_files import is_saved_graph
 
     if load_name is None or load_type != "mz" or not is_saved_graph(load_name):
         return None
@@ -116,7 +116,7 @@ def fit(
     """
     from chop.checkpoints import load_model
     from chop.dataset.data_module import facts_of
-    from chop.ir.graph.saved_modules import has_saved_modules
+    from chop.ir.graph.saved_files import has_saved_modules
     from chop.training.devices import together
     from chop.training.loop import Training
     from chop.training.tasks import CLASSIFICATION

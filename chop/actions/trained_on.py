@@ -56,8 +56,9 @@ def _of_onnx_file(file: str | Path) -> DataFacts | None:
 
 def _saved_notes(folder: Path) -> dict[str, dict[str, Any]]:
     """Return what a directory of `ch transform` says about model and data."""
-    from chop.ir.graph.saved_modules import has_saved_modules, notes_of
-    from chop.ir.graph.saving import is_saved_graph, made_from, trained_on
+    from chop.ir.graph.saved_files import has_saved_modules, is_saved_graph
+    from chop.ir.graph.saved_modules import notes_of
+    from chop.ir.graph.saving import made_from, trained_on
 
     if is_saved_graph(folder):
         return {"made_from": made_from(folder), "trained_on": trained_on(folder)}

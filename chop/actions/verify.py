@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.actions.certificate.project import RECORDED
 from chop.actions.circuits import given_source, network, source_of
 from chop.actions.config import OPTIONS, ConfigError, RunConfig
 from chop.actions.invocation import command
@@ -62,14 +61,14 @@ def verify(
     source = given_source(model, model_info, data_module, task, load_name, load_type)
     counts = {"samples": samples, "random": random_vectors, "seed": seed}
     folder = Path(project_dir).expanduser().absolute()
-    chosen = Chosen.of(against, missing_ways(folder))
+    chosen = ChosenWays.of(against, missing_ways(folder))
     made = _made(source, folder, chosen, counts)
     _write(made, folder)
     return _checked(made)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenWays:
     """What a network is compared in, and what it is not, with the reasons."""
 
     ways: Sequence[Way]
@@ -77,14 +76,14 @@ class Chosen:
     required: Sequence[Way]
 
     @classmethod
-    def of(cls, against: Sequence[Way], missing: Mapping[Way, str]) -> Chosen:
+    def of(cls, against: Sequence[Way], missing: Mapping[Way, str]) -> ChosenWays:
         """Return all that a project has, or those that the user named."""
         from chop.actions.certificate.compare import chosen_ways
 
         return cls(chosen_ways(against, missing), {} if against else missing, against)
 
 
-def check_verify(config: RunConfig, project: Project, from_file: Collection[str]) -> Chosen:
+def check_verify(config: RunConfig, project: Project, from_file: Collection[str]) -> ChosenWays:
     """Refuse, before anything is loaded, ways that a project does not have."""
     from chop.actions.certificate.compare import missing_ways
     from chop.actions.certificate.record import FILE, read_certificate
@@ -95,13 +94,13 @@ def check_verify(config: RunConfig, project: Project, from_file: Collection[str]
             "with it"
         )
     missing = missing_ways(project.folder, _commands(config, project.folder), _onnx_file(config))
-    chosen = Chosen.of(config.against, missing)
+    chosen = ChosenWays.of(config.against, missing)
     if config.again and read_certificate(project.folder) is None:
         raise ConfigError(f"--again: there is no {FILE} in {project.folder}; omit it")
     return chosen
 
 
-def run_verify(config: RunConfig, project: Project, chosen: Chosen) -> None:
+def run_verify(config: RunConfig, project: Project, chosen: ChosenWays) -> None:
     """Run `ch verify`."""
     from chop.actions.certificate.record import (
         differences,
@@ -145,7 +144,7 @@ def run_verify(config: RunConfig, project: Project, chosen: Chosen) -> None:
 def _made(
     source: Source,
     folder: Path,
-    chosen: Chosen,
+    chosen: ChosenWays,
     counts: Mapping[str, int],
     *,
     config: RunConfig | None = None,
@@ -203,6 +202,7 @@ def _commands(config: RunConfig, folder: Path) -> dict[Way, str]:
 
 def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
     """Return the options of a certificate that are not the usual, as a command line has them."""
+    from chop.actions.certificate.project import RECORDED
     from chop.actions.certificate.ways import inside
 
     found: dict[str, Any] = {}
@@ -218,6 +218,8 @@ def _options(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 def _words(config: RunConfig, folder: Path) -> list[object]:
     """Return the words of the command that makes a certificate again."""
+    from chop.actions.certificate.project import RECORDED
+
     words: list[object] = [config.model, config.dataset]
     words += [] if config.load_name is None else ["--load", config.load_name]
     words += ["--project-dir", folder.parent, "--project", folder.name]

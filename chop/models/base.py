@@ -142,7 +142,7 @@ MODELS: Registry[ModelSpec] = Registry("model", "chop.models", for_users=True)
 def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:
     """Register `spec`; a builder that is defined again, as in a notebook cell, replaces itself."""
     for name in (spec.info.name, *aliases):
-        # `in` loads the package's models first, so that a clash is reported here
+        # `in` imports a model of the package with this name, so that a clash is reported here
         registered = MODELS[name].build if name in MODELS else None
         same = identity(registered) == identity(spec.build)
         MODELS.register(name, replace=again or same)(spec)

@@ -149,11 +149,6 @@ class NumberFormat(abc.ABC):
         return False
 
     @property
-    def dtype(self) -> torch.dtype | None:
-        """Torch's dtype of these numbers, to which tensors are cast; None if there is none."""
-        return None
-
-    @property
     def only_signs(self) -> bool:
         """Whether the values are -1 and 1."""
         return False

@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from chop.dataset.tensors import TensorSplit
-from chop.layers import EdgeTable
 from chop.training.tasks import REGRESSION, TrainingTask
 
 logger = logging.getLogger(__name__)
@@ -25,6 +24,8 @@ def start_at_targets(model: nn.Module, split: Any, task: TrainingTask) -> None:
     last = layers[-1] if layers else None
     if task is not REGRESSION or not isinstance(split, TensorSplit):
         return
+    from chop.layers import EdgeTable
+
     if not isinstance(last, EdgeTable) or not last.is_new:
         return
     targets = split.y.double().reshape(len(split.y), -1)

@@ -17,17 +17,11 @@ from typing import Any
 
 from chop.actions.options import ConfigError
 from chop.actions.search.metrics.groups import forget, forget_recorded
-from chop.actions.search.results.circuits import build_circuits
 from chop.actions.search.results.description import NEW_NAME, check_same, description_of
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results, plain
 from chop.actions.search.results.layers import DesignLayers
-from chop.actions.search.results.networks import note_retrained
-from chop.actions.search.results.retrain import retrain
-from chop.actions.search.results.tested import tested_front
 from chop.actions.search.run.engines.base import Engine, InProcessEngine
-from chop.actions.search.run.engines.processes import ProcessEngine
-from chop.actions.search.run.learning import learn_designs
 from chop.actions.search.run.loop import SearchLoop, TrialFailed
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.samplers.base import Strategy
@@ -48,7 +42,6 @@ from chop.actions.search.store.urls import absolute_url, parse_url
 from chop.devices import parse_accelerator
 from chop.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
-from chop.training.report import device_name
 from chop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -94,14 +87,21 @@ def run_study(
             results.write(location.folder, facts, extra)
             running.remove()
         if settings.retrain is not None and stopped is None:
+            from chop.actions.search.results.networks import note_retrained
+            from chop.actions.search.results.retrain import retrain
+
             folder, bar = location.retrained, location.progress
             facts["test"] = retrain(worker, settings.retrain, results, folder, bar=bar)
             note_retrained(results, location)
             results.write(location.folder, facts, extra)
         if settings.gradient is not None and stopped is None:
+            from chop.actions.search.results.tested import tested_front
+
             facts["test"] = tested_front(worker, results, location.designs)
             results.write(location.folder, facts, extra)
         if (settings.synthesize or settings.emit) and stopped is None:
+            from chop.actions.search.results.circuits import build_circuits
+
             facts["circuits"] = build_circuits(worker, results, location)
             results.write(location.folder, facts, extra)
         if baseline is not None and report is None:  # a report shows the parent
@@ -157,6 +157,8 @@ def _learned(spec: StudySpec) -> StudySpec:
     """Return the spec after its front is trained, with a trial for each design."""
     if spec.settings.gradient is None:
         return spec
+    from chop.actions.search.run.learning import learn_designs
+
     settings = spec.settings.model_copy(update={"n_trials": learn_designs(spec)})
     return dataclasses.replace(spec, settings=settings)
 
@@ -224,13 +226,17 @@ def _circumstances(location: StudyLocation, clock: _Clock, accelerator: str) -> 
     seconds, device = clock.seconds, parse_accelerator(accelerator)
     versions = {name: metadata.version(name) for name in ("torch", "optuna", "numpy")}
     machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    if device.type != "cpu":
+        from chop.training.report import device_name
+
+        machine["gpu"] = device_name(device)
     return {
         "command": location.command,
         "started": clock.text(),
         "finished": clock.text(seconds),
         "seconds": seconds,
         "versions": {"mase": __version__, "python": platform.python_version(), **versions},
-        "machine": machine | ({"gpu": device_name(device)} if device.type != "cpu" else {}),
+        "machine": machine,
         "study": location.study,
         "storage": redacted(location.url),
         "test": None,
@@ -272,6 +278,8 @@ def _make_engine(worker: Worker, location: StudyLocation, workers: int) -> Engin
     if location.engine != "ray":
         if workers == 1 and timeout is None:
             return InProcessEngine(worker)
+        from chop.actions.search.run.engines.processes import ProcessEngine
+
         return ProcessEngine(spec.packed(accelerator, spec.context.folder), workers, timeout)
     from chop.actions.search.run.engines.ray import RayEngine
 

@@ -313,7 +313,6 @@ def _apply_or_search(
     *,
     is_checked: bool,
 ) -> None:
-    from chop.actions.search.results.apply import apply
     from chop.actions.search.run.feasible import check_feasible
     from chop.actions.search.run_study import choose_study, run_study
     from chop.actions.search.space import calibration
@@ -330,6 +329,8 @@ def _apply_or_search(
         where=f"{config.config}: ",
     )
     if config.apply is not None:
+        from chop.actions.search.results.apply import apply
+
         with quieter(calibration.__name__, logging.WARNING):  # the search has said it
             spec = build(folder=latest(location).snapshots)
         apply(spec, location, config)

@@ -17,12 +17,12 @@ from chop.actions.project import Project
 from chop.actions.suggestion import command_to_test
 from chop.actions.transform.plan import Plan, plan_of
 from chop.actions.transform.source import Source
-from chop.actions.transform.work import Scorer, carry_out
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
 if TYPE_CHECKING:  # `ch transform --help` does not import torch
     from torch import nn
 
+    from chop.actions.transform.work import Scorer
     from chop.ir.graph.mase_graph import MaseGraph
 
 __all__ = ["plan_of", "run_transform", "transform"]
@@ -48,6 +48,7 @@ def transform(
 
     Return the transformed graph or, in the module style, the transformed model.
     """
+    from chop.actions.transform.work import carry_out
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
@@ -74,6 +75,8 @@ def _plan(config: RunConfig, project: Project, *, are_all_known: bool = True) ->
 
 def run_transform(config: RunConfig, project: Project, plan: Plan | None = None) -> None:
     """Run `ch transform`."""
+    from chop.actions.transform.work import carry_out
+
     folder = project.software / "transform"
     plan = plan or _plan(config, project)
     model, info, data_module = model_and_data(config)

@@ -90,7 +90,7 @@ class Source:
     def _bare_graph(self, device: Any, cf_args: dict[str, Any]) -> MaseGraph:
         from chop.checkpoints import load_graph
         from chop.ir.graph.mase_graph import MaseGraph
-        from chop.ir.graph.saving import is_saved_graph
+        from chop.ir.graph.saved_files import is_saved_graph
         from chop.ir.graph.trace_errors import TraceError
         from chop.tools.get_input import get_cf_args
 

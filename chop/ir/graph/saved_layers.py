@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from chop import extensions
 from chop.ir.graph.encoding import ATTRIBUTES, Decoder, Encoder, Tensors
+from chop.ir.graph.layer_extras import EXTRAS
 from chop.ir.graph.layer_rules import INTERNAL, check_layer, derived_attributes
 from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.node_rules import DOTTED
@@ -32,18 +32,6 @@ logger = logging.getLogger(__name__)
 MAX_LAYERS = 1_000_000
 # hooks of torch that compute a weight before each call; parametrizations have replaced them
 NORMS = {"weight_norm": WeightNorm, "spectral_norm": SpectralNorm}
-
-
-@dataclass(frozen=True)
-class Extra:
-    """Additional state of layers besides their attributes, such as masks: values by name."""
-
-    read: Callable[[nn.Module], Mapping[str, Any]]  # {} for a layer without
-    attach: Callable[[nn.Module, Mapping[str, Any]], None]
-    hooks: tuple[str, ...] = ()  # functions that `attach` registers on the layer again
-
-
-EXTRAS: dict[str, Extra] = {}
 # of each layer; other tables are extras
 TABLES = {"attributes", "parameters", "buffers", PARAMETRIZATIONS}
 

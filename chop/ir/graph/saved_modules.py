@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop import extensions
-from chop.files import replaced_folder, restore_folder, write_safetensors
+from chop.files import replaced_folder, write_safetensors
 from chop.ir.graph.encoding import Tensors
 from chop.ir.graph.fast_paths import forbid_fast_paths
+from chop.ir.graph.layer_extras import EXTRAS
 from chop.ir.graph.meta_file import (
     DAMAGE,
     PYTORCH,
@@ -29,15 +30,15 @@ from chop.ir.graph.meta_file import (
     tensor_table,
 )
 from chop.ir.graph.names import ForeignName, SavedNames
+from chop.ir.graph.saved_files import LAYERS
 from chop.ir.graph.saved_layers import (
-    EXTRAS,
     described_layers,
     layers_without_parametrizations,
     rebuilt_layers,
 )
 
 FORMAT, VERSION = "mase-layers", 2
-LAYERS, STATE = "layers.json", "state_dict.safetensors"
+STATE = "state_dict.safetensors"
 HOLDER = "model"  # the name under which the layers are described, as the model itself may be one
 NOTES = ("made_from", "trained_on")
 
@@ -120,12 +121,6 @@ def _held(layers: Mapping[str, nn.Module]) -> nn.Module:
 
 
 # --- reading
-
-
-def has_saved_modules(folder: str | Path) -> bool:
-    """Whether `folder` looks like one that `save_modules` wrote."""
-    restore_folder(folder)
-    return (Path(folder).expanduser() / LAYERS).is_file()
 
 
 def notes_of(folder: str | Path) -> dict[str, dict[str, Any]]:

@@ -43,12 +43,13 @@ from chop.ir.graph.meta_file import (
 from chop.ir.graph.model_checks import checked_custom_ops
 from chop.ir.graph.names import ForeignName, SavedNames, user_definitions
 from chop.ir.graph.node_rules import CHECKS, check_node, is_identifier
+from chop.ir.graph.saved_files import GRAPH
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
 
 FORMAT, VERSION = "mase-graph", 3
-GRAPH, STATE, META = "graph.json", "state_dict.safetensors", "node_meta_param.toml"
+STATE, META = "state_dict.safetensors", "node_meta_param.toml"
 FILES = (GRAPH, STATE, META, "node_meta_param.safetensors")
 
 
@@ -240,12 +241,6 @@ def _has_its_value(entry: Any) -> bool:
         return type(value) is entry.get("type")
     is_like_it = entry.get("torch_dtype") == value.dtype
     return is_like_it and [*value.shape] == [*(entry.get("shape") or ())]
-
-
-def is_saved_graph(folder: str | Path) -> bool:
-    """Whether `folder` looks like one that `save_graph` wrote."""
-    restore_folder(folder)
-    return (Path(folder).expanduser() / GRAPH).is_file()
 
 
 def _read_json(folder: Path) -> dict[str, Any]:

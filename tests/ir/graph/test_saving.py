@@ -17,9 +17,9 @@ from torch import nn
 from chop.checkpoints import load_model
 from chop.files import replaced_folder, write_safetensors
 from chop.ir import MaseGraph
+from chop.ir.graph.layer_extras import EXTRAS, Extra
 from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.graph.names import ForeignName, SavedNames
-from chop.ir.graph.saved_layers import EXTRAS, Extra
 from chop.ir.graph.saving import made_from
 from chop.passes import Pipeline, run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear

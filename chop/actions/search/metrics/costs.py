@@ -12,7 +12,6 @@ from chop.passes.base import has_metadata
 from chop.passes.graph.analysis.cost.cost import cost_of
 from chop.passes.graph.analysis.cost.ledger import Numbers, ledger_of
 from chop.passes.graph.transforms.pruning.masks import masks_of
-from chop.passes.module.cost import module_bits
 
 
 def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
@@ -32,6 +31,8 @@ def costs_of(trial: Trial, *, sparse: bool = False) -> Numbers:
 def _without_graph(model: nn.Module, sparse: bool) -> Numbers:
     if sparse:
         raise ValueError("sparse costs need a graph; omit sparse in the module style")
+    from chop.passes.module.cost import module_bits
+
     return module_bits(model)
 
 

@@ -12,7 +12,7 @@ from chop.actions.search.store.location import StudyLocation
 from chop.actions.train import trained_graph
 from chop.checkpoints import load_graph, load_model
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.saving import is_saved_graph
+from chop.ir.graph.saved_files import is_saved_graph
 from chop.project_networks import is_saved, note_design
 from chop.training.names import Names
 

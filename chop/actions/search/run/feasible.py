@@ -8,15 +8,13 @@ from typing import Any
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.base import Trial
-from chop.actions.search.run.learning import frozen
 from chop.actions.search.space.base import Space
 from chop.actions.search.space.learned import LearnedSpace
 from chop.actions.search.space.untraced import UntracedModel
 from chop.actions.search.spec.study_spec import StudySpec
-from chop.hardware.estimate import estimate
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.log import quieter
-from chop.passes.graph.interface.export_onnx import is_float_network
+from chop.passes.graph.describe.formats import is_float_network
 from chop.passes.graph.transforms.integers import integer_graph
 
 logger = logging.getLogger(__name__)
@@ -39,11 +37,11 @@ def check_feasible(spec: StudySpec) -> None:
             where = f"{spec.where}search.strategy.{runner.side[:1]}w_runner.{runner.name}"
             raise ConfigError(f"{where}: no design of this search can be measured: {reason}")
     settings = spec.settings
-    wanted = {"search.emit": settings.emit, "search.synthesize": settings.synthesize}
+    tables = {"search.emit": settings.emit, "search.synthesize": settings.synthesize}
+    wanted = next((name for name, table in tables.items() if table is not None), None)
     quantised = [trial for trial in designs if not is_float_network(trial.graph)]
-    reason = _why_none(quantised or designs, lambda trial: estimate(integer_graph(trial.graph)))
-    for name in [name for name, table in wanted.items() if table is not None] if reason else ():
-        raise ConfigError(f"{spec.where}{name}: no design of this search has a circuit: {reason}")
+    if wanted is not None and (reason := _why_none(quantised or designs, _estimated)):
+        raise ConfigError(f"{spec.where}{wanted}: no design of this search has a circuit: {reason}")
     if quantised and (reason := _why_none(quantised, lambda trial: integer_graph(trial.graph))):
         logger.warning(
             "The designs of this search have no meaning in integers, so that they can be "
@@ -52,10 +50,18 @@ def check_feasible(spec: StudySpec) -> None:
         )
 
 
+def _estimated(trial: Trial) -> Any:
+    from chop.hardware.estimate import estimate
+
+    return estimate(integer_graph(trial.graph))
+
+
 def _designs(spec: StudySpec) -> Iterator[MaseGraph]:
     """Yield the uniform designs of a space, or the network of a front before it is trained."""
     with quieter("chop", logging.ERROR):
         if isinstance(spec.space, LearnedSpace):
+            from chop.actions.search.run.learning import frozen
+
             graph = frozen(spec.space.learning.clone())
             graph.model.eval()
             yield graph

@@ -236,12 +236,14 @@ def pass_space(
 
 def _warn_of_left_out(graph: MaseGraph, name: str) -> None:
     """Warn once of layers with weights that no design of the search changes."""
-    from chop.passes.graph.transforms.pruning.plan import warn_of_unpruned
-    from chop.passes.graph.transforms.quantize.quantize import warn_of_float
+    if name == "quantize":
+        from chop.passes.graph.transforms.quantize.quantize import warn_of_float
 
-    warn = {"quantize": warn_of_float, "prune": warn_of_unpruned}.get(name)
-    if warn is not None:
-        warn(graph)
+        warn_of_float(graph)
+    if name == "prune":
+        from chop.passes.graph.transforms.pruning.plan import warn_of_unpruned
+
+        warn_of_unpruned(graph)
 
 
 def _eligible(graph: MaseGraph, name: str, by: str, seed: Mapping[str, Any]) -> Iterator[fx.Node]:

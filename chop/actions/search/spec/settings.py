@@ -272,7 +272,8 @@ def _setup(strategy: Mapping[str, Any]) -> Setup:
             f"read; studies are stored elsewhere: continue one with --resume, or give its --storage"
         )
     name = strategy.get("name", "optuna")
-    return Setup(**({"sampler": name} if str(name).lower() in STRATEGIES else {}) | values)
+    is_sampler = name != "optuna" and str(name).lower() in STRATEGIES
+    return Setup(**({"sampler": name} if is_sampler else {}) | values)
 
 
 def _sampler_options(chosen: MakeStrategy | None, table: Mapping[str, Any]) -> Mapping[str, Any]:

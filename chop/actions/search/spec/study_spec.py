@@ -34,14 +34,11 @@ from chop.actions.search.spec.settings import Settings, settings_of
 from chop.checkpoints import load_graph
 from chop.dataset.nested import on_device
 from chop.devices import parse_accelerator
-from chop.hardware.synthesis.programs import find_yosys
-from chop.hardware.tools import need_package
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.saving import is_saved_graph
+from chop.ir.graph.saved_files import is_saved_graph
 from chop.passes.graph.transforms.quantize.output_error import INPUTS
 from chop.registry import UnknownName
 from chop.training.devices import fixed_threads
-from chop.user_code import import_user_file
 
 RETRAIN_SPLITS = ("validation", "test")
 
@@ -121,6 +118,8 @@ class StudySpec:
 
 def unpacked(packed: bytes) -> StudySpec:
     """Import the user's files, then build the spec that `packed` describes."""
+    from chop.user_code import import_user_file
+
     files, is_traced, content, inner = pickle.loads(packed)
     for file in files:
         import_user_file(Path(file))
@@ -211,6 +210,9 @@ def _check_circuits(parent: Parent, settings: Settings) -> None:
         return
     if isinstance(parent.graph, UntracedModel):
         raise ConfigError(f"{wanted[0]} needs a graph, which the module style does not have")
+    from chop.hardware.synthesis.programs import find_yosys
+    from chop.hardware.tools import need_package
+
     need_package("alkaid", wanted[0])
     if settings.synthesize is not None:
         find_yosys()

@@ -11,7 +11,6 @@ from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.samplers.base import Chosen
 from chop.actions.search.samplers.optuna import quiet
 from chop.actions.search.space.choices import Choices
-from chop.actions.search.store.database import DatabaseBackend
 from chop.actions.search.store.errors import (
     MissingStudy,
     StudyInUse,
@@ -27,16 +26,17 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
+    from chop.actions.search.store.database import DatabaseBackend
 
-Backend = JournalBackend | DatabaseBackend
 
-
-def open_backend(url: str, *, write: bool) -> Backend:
+def open_backend(url: str, *, write: bool) -> JournalBackend | DatabaseBackend:
     """Open the storage at a URL; a path, or `journal:///path`, is a journal file."""
     kind, path = parse_url(url)
     if kind == "journal":
         assert path is not None
         return JournalBackend(path, write=write)
+    from chop.actions.search.store.database import DatabaseBackend
+
     return DatabaseBackend(url, path, write=write)
 
 

@@ -18,6 +18,7 @@ from chop.ir.ops import OPS, StandIn, has_trait
 from chop.ir.parametrized import parameters_by_operand
 from chop.numerics import NumberFormat, from_dtype
 from chop.numerics.weight_cache import CachesWeights
+from chop.passes.graph.utils import get_mase_op
 
 # operands of a layer in the metadata -> in its config
 OPERANDS = {"data_in_0": "data_in", "weight": "weight", "bias": "bias"}
@@ -105,6 +106,21 @@ def node_formats(node: fx.Node) -> dict[str, NumberFormat]:
     if isinstance(node.target, FormattedFunction):
         return node.target.formats(node.kwargs["config"])
     return {}
+
+
+def is_float_network(graph: MaseGraph) -> bool:
+    """Whether a network has linear layers or convolutions, and nothing in it is quantised."""
+    return bool(layers_in_float(graph)) and all(_is_in_float(node) for node in graph.nodes)
+
+
+def layers_in_float(graph: MaseGraph) -> list[str]:
+    """Return the names of linear layers and convolutions that are not quantised."""
+    weighted = [n for n in graph.nodes if has_trait(get_mase_op(n), "weighted_sum")]
+    return [node.name for node in weighted if _is_in_float(node)]
+
+
+def _is_in_float(node: fx.Node) -> bool:
+    return getattr(mase(node).module, "variant_name", None) is None and not node_formats(node)
 
 
 def note_formats(node: fx.Node) -> None:

@@ -10,7 +10,6 @@ from torch import fx
 from chop.hardware.emit import DEFAULT_PARALLELISM
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, HardwareMeta, TensorMeta, mase
-from chop.passes.graph.describe.hardware_components import component_of
 
 
 def renote_hardware(graph: MaseGraph, node: fx.Node) -> None:
@@ -48,6 +47,8 @@ def _interface(common: CommonMeta) -> dict[str, Any]:
 
 
 def _component(graph: MaseGraph, node: fx.Node) -> dict[str, Any]:
+    from chop.passes.graph.describe.hardware_components import component_of
+
     custom, ours = _custom(graph, node), component_of(mase(node).common.mase_op)
     if custom:
         module, files = custom.get("module"), custom.get("dependence_files", ())

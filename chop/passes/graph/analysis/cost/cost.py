@@ -15,7 +15,6 @@ from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.passes.base import graph_pass
 from chop.passes.graph.analysis.cost.call import NOTHING, Call, Count, Product, count, spelt
 from chop.passes.graph.analysis.cost.liveness import lifetimes, peak, shares_memory
-from chop.passes.graph.analysis.cost.report import report
 from chop.passes.graph.analysis.cost.tensors import (
     Place,
     element_width,
@@ -61,6 +60,8 @@ def cost_analysis_pass(
     the metadata. The table goes to the log unless `silent`, the numbers as JSON to
     `file_name`, and bars as SVG to `picture`.
     """
+    from chop.passes.graph.analysis.cost.report import report
+
     info = cost_of(graph, sparse=sparse, per_sample=per_sample)
     report(info, silent, file_name, picture)
     return info

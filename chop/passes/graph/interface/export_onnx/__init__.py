@@ -6,9 +6,9 @@ from chop import lazy
 
 if TYPE_CHECKING:
     from chop.passes.graph.interface.export_onnx.export import export_onnx_interface_pass
-    from chop.passes.graph.interface.export_onnx.model import is_float_network, onnx_model
+    from chop.passes.graph.interface.export_onnx.model import onnx_model
     from chop.passes.graph.interface.export_onnx.values import ExportError
 
-__all__ = ["ExportError", "export_onnx_interface_pass", "is_float_network", "onnx_model"]
+__all__ = ["ExportError", "export_onnx_interface_pass", "onnx_model"]
 
 __getattr__ = lazy.importer(__name__, __file__)

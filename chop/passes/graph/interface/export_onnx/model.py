@@ -8,13 +8,13 @@ from typing import Any
 from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait
 from chop.layers import EdgeTable
 from chop.onnx import ModelBuilder
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.final import refuse_final
+from chop.passes.graph.describe.formats import layers_in_float
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
 from chop.passes.graph.interface.export_onnx.quantized import (
     FloatReader,
@@ -26,10 +26,9 @@ from chop.passes.graph.interface.export_onnx.refusals import IN_FLOAT, REFUSALS
 from chop.passes.graph.interface.export_onnx.rounding import FloatOperands, WrittenOperands
 from chop.passes.graph.interface.export_onnx.values import ExportError
 from chop.passes.graph.interface.export_onnx.writer import GraphWriter, named_leaves
-from chop.passes.graph.utils import get_mase_op
 from chop.passes.schema import PassArgsError
 
-__all__ = ["is_float_network", "onnx_model"]
+__all__ = ["onnx_model"]
 
 
 def onnx_model(
@@ -115,22 +114,6 @@ def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
             f"`format='{target}'` is for quantised networks, and no node of this one is quantised; "
             f"use `format='onnx'`"
         )
-
-
-def layers_in_float(graph: MaseGraph) -> list[str]:
-    """Return the names of linear layers and convolutions that are not quantised."""
-    weighted = [n for n in graph.nodes if has_trait(get_mase_op(n), "weighted_sum")]
-    return [node.name for node in weighted if _is_in_float(node)]
-
-
-def is_float_network(graph: MaseGraph) -> bool:
-    """Whether a network has linear layers or convolutions, and nothing in it is quantised."""
-    return bool(layers_in_float(graph)) and all(_is_in_float(node) for node in graph.nodes)
-
-
-def _is_in_float(node: fx.Node) -> bool:
-    layer = mase(node).module
-    return getattr(layer, "variant_name", None) is None and not formats_of_node(node, layer)
 
 
 def _refuse_float(names: list[str], target: ExportFormat) -> None:

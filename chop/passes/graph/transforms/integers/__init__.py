@@ -12,7 +12,6 @@ from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.describe.final import refuse_final
 from chop.passes.graph.transforms.integers.converter import Converter, rule_of
-from chop.passes.graph.transforms.integers.noted import NotedConverter
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,11 @@ def integer_graph(graph: MaseGraph, *, as_noted: bool = False) -> IntegerGraph:
             f"add_common_metadata_analysis_pass first"
         )
     refuse_final(graph)
-    return (NotedConverter if as_noted else Converter)(graph).convert()
+    if not as_noted:
+        return Converter(graph).convert()
+    from chop.passes.graph.transforms.integers.noted import NotedConverter
+
+    return NotedConverter(graph).convert()
 
 
 @graph_pass("to_integer_graph", "transform", needs=("common",))

@@ -51,7 +51,10 @@ Rule = Callable[["NodeCall", "Converter"], Value]
 # rules of ops, of layer variants (linear_lutnet), and of the integer ops that rows of ops name
 RULES: Registry[Rule] = Registry(
     "rule for integers",
-    *(f"{__package__}.{name}_rules" for name in ("pointwise", "moving", "weighted", "edge")),
+    *(
+        f"{__package__}.{name}_rules"
+        for name in ("pointwise", "joining", "moving", "weighted", "edge")
+    ),
     room="rules",
 )
 converts = RULES.register  # decorates a rule
@@ -59,8 +62,8 @@ converts = RULES.register  # decorates a rule
 
 def rule_of(op: str) -> Rule | None:
     """Return the rule of an op or a layer variant: its own, or that of its op in integers."""
-    known = OPS[op].integer if op in OPS else ""
-    return next((RULES[name] for name in (op, known) if name in RULES), None)
+    own, integer = RULES.own(), OPS[op].integer if op in OPS else ""
+    return own.get(op) or own.get(integer) or RULES.get(op)
 
 
 @dataclass(frozen=True)

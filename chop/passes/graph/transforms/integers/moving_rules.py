@@ -165,7 +165,7 @@ def _rank(call: NodeCall) -> int:
     return rank
 
 
-@converts(MaxPoolCodes.__name__)
+@converts("MaxPoolCodes")
 def max_pool(call: NodeCall, to: Converter) -> Value:
     """Return the largest code of each window."""
     if call.setting("return_indices", False):
@@ -198,7 +198,7 @@ def _adaptive(call: NodeCall, rank: int) -> tuple[int, ...]:
     return tuple(size // result for size, result in zip(sizes, results, strict=True))
 
 
-@converts(AvgPoolCodes.__name__)
+@converts("AvgPoolCodes")
 def avg_pool(call: NodeCall, to: Converter) -> Value:
     """Return the sum of each window, with a scale divided by its size."""
     rank = _rank(call)
@@ -242,7 +242,7 @@ def mean(call: NodeCall, to: Converter) -> Value:
     return to.add(name, ReshapeCodes(call.shape()), [total.name], node)
 
 
-@converts(ArgMaxCodes.__name__)
+@converts("ArgMaxCodes")
 def argmax(call: NodeCall, to: Converter) -> Value:
     """Return the first place of the largest value."""
     dim, rank = call.setting("dim", None), len(shape_of(call.source))

@@ -6,25 +6,19 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from chop.integers import (
-    AddCodes,
     ClampCodes,
     Codes,
-    ConcatCodes,
-    IntegerOp,
     LeakyReluCodes,
     Lookup,
     MixedWord,
-    MultiplyCodes,
     QuantizeInput,
     ReluCodes,
     Scale,
-    SubtractCodes,
     Word,
 )
 from chop.integers.codes import MAX_BITS
@@ -33,12 +27,11 @@ from chop.ir.ops import has_trait
 from chop.passes.graph.transforms.integers.converter import (
     Converter,
     NodeCall,
-    Rule,
     converts,
     shape_of,
 )
 from chop.passes.graph.transforms.integers.needed import returns
-from chop.passes.graph.transforms.integers.values import Constant, Known, Unrounded, Value
+from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
 
 TABLE_BITS = 16
 END = 2**62  # beyond any code
@@ -111,7 +104,7 @@ def _fit(shape: Sequence[int], *others: Sequence[int]) -> bool:
     return tuple(whole) == tuple(shape)
 
 
-@converts(ReluCodes.__name__)
+@converts("ReluCodes")
 def relu(call: NodeCall, to: Converter) -> Value:
     """Return max(x, 0)."""
 
@@ -123,7 +116,7 @@ def relu(call: NodeCall, to: Converter) -> Value:
     return after_rounding(to.operand(call.source, call), call, to, make, moves=False)
 
 
-@converts(ClampCodes.__name__)
+@converts("ClampCodes")
 def clamp(call: NodeCall, to: Converter) -> Value:
     """Return values within bounds: relu6, hardtanh, clamp.
 
@@ -226,7 +219,7 @@ def _fraction(scale: Scale) -> Fraction:
     return Fraction(float(scale.factor)) * Fraction(2) ** exponent / divisor
 
 
-@converts(LeakyReluCodes.__name__)
+@converts("LeakyReluCodes")
 def leaky_relu(call: NodeCall, to: Converter) -> Value:
     """Return codes with negative ones scaled: as a table if they are few, else exactly."""
     slope = simple_fraction(call.setting("negative_slope", 0.01))
@@ -242,7 +235,7 @@ def leaky_relu(call: NodeCall, to: Converter) -> Value:
     return Unrounded(_table(call, to, value, call.evaluate), "a leaky relu", exact)
 
 
-@converts(Lookup.__name__, "div", "pow")
+@converts("Lookup", "div", "pow")
 def pointwise(call: NodeCall, to: Converter) -> Value:
     """Return any other function of one value, as a table that its readers round."""
     others = [x for x in call.node.all_input_nodes if x is not call.source]
@@ -289,62 +282,6 @@ def _table(
         return to.add(call.node.name, op, [value.name], call.node)
 
     return table
-
-
-def combine(op: IntegerOp, align: bool) -> Rule:
-    """Return the rule of a sum, a difference or a product of two values."""
-
-    def rule(call: NodeCall, to: Converter) -> Value:
-        if call.setting("alpha", 1) != 1:
-            raise call.refusal("multiplies its second operand with alpha; write the product out")
-        pair = [*call.node.args, *(v for k, v in call.node.kwargs.items() if k == "other")][:2]
-        values = [to.known(source, call) for source in pair]
-        if len(values) != 2:
-            raise call.refusal("needs two operands; give both")
-        _check_batches(call, pair)
-        values = to.aligned(values, call) if align else values
-        return to.add(call.node.name, op, [value.name for value in values], call.node)
-
-    return rule
-
-
-def _check_batches(call: NodeCall, pair: list[Any]) -> None:
-    """Refuse operands of different ranks, as the batch of one would meet a channel of the other."""
-    ranks = {len(shape_of(x)) for x in pair if isinstance(x, fx.Node) and x.op != "get_attr"}
-    if len(ranks) > 1:
-        raise call.refusal("combines values of different ranks; reshape them to the same")
-
-
-@converts("cat", "concat")
-def concat(call: NodeCall, to: Converter) -> Value:
-    """Return values one after the other."""
-    tensors = call.node.args[0] if call.node.args else call.node.kwargs["tensors"]
-    assert isinstance(tensors, list | tuple)
-    rank = len(shape_of(call.node))
-    dim = call.setting("dim", call.setting("axis", 0)) % rank
-    if dim == 0:
-        raise call.refusal("joins batches; join channels instead")
-    values = [to.operand(source, call) for source in tensors]
-    if any(isinstance(value, Unrounded) and value.exact is None for value in values):
-        return _joined_later(values, dim, call, to)
-    known = [to.known(source, call) for source in tensors]
-    if all(to.codes(value).scale.exact for value in known):
-        known = to.aligned(known, call)
-    return to.add(call.node.name, ConcatCodes(dim), [value.name for value in known], call.node)
-
-
-def _joined_later(values: list[Value], dim: int, call: NodeCall, to: Converter) -> Value:
-    """Join values once a reader has rounded them."""
-    parts = [value for value in values if not isinstance(value, Constant)]
-    if len(parts) < len(values):
-        raise call.refusal("joins a constant and a float value; quantise the value first")
-
-    def rounded(word: Word) -> Known:
-        name = call.node.name
-        known = [to.in_word(part, word, f"{name}_{i}", call) for i, part in enumerate(parts)]
-        return to.add(name, ConcatCodes(dim), [value.name for value in known], call.node)
-
-    return Unrounded(rounded, "values that are joined")
 
 
 @converts("identity", "contiguous", "detach", "clone", "float")
@@ -411,8 +348,3 @@ def _check_classes(call: NodeCall) -> None:
 
 def _is_argmax(node: fx.Node) -> bool:
     return bool(node.meta["mase"].common.mase_op == "argmax")
-
-
-converts(AddCodes.__name__)(combine(AddCodes(), align=True))
-converts(SubtractCodes.__name__)(combine(SubtractCodes(), align=True))
-converts(MultiplyCodes.__name__)(combine(MultiplyCodes(), align=False))

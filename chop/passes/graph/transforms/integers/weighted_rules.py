@@ -27,7 +27,7 @@ SPREAD = 8  # bits by which the multipliers of a batch norm may differ without l
 Parameter = tuple[Tensor | None, NumberFormat | None]
 
 
-@converts(LinearCodes.__name__)
+@converts("LinearCodes")
 def linear(call: NodeCall, to: Converter) -> Value:
     """Return the accumulators of a linear layer."""
     source, weight, bias = _parameters(call, to)
@@ -37,7 +37,7 @@ def linear(call: NodeCall, to: Converter) -> Value:
     return to.add(call.node.name, LinearCodes(**settings), [source.name], call.node)
 
 
-@converts(ConvCodes.__name__)
+@converts("ConvCodes")
 def conv(call: NodeCall, to: Converter) -> Value:
     """Return the accumulators of a convolution."""
     source, weight, bias = _parameters(call, to)
@@ -191,7 +191,7 @@ def _near_codes(steps: Tensor) -> tuple[int, Tensor]:
     return shift, (steps * 2**shift).round().long()
 
 
-@converts(ChannelAffine.__name__)
+@converts("ChannelAffine")
 def batch_norm(call: NodeCall, to: Converter) -> Value:
     """Return a batch norm that is not folded: one multiplier and one offset per channel."""
     norm: Any = call.module

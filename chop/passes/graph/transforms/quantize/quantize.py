@@ -228,8 +228,10 @@ def _with_neighbours(graph: MaseGraph, plan: Plan, baseline_path: str | Path | N
     """Add the names of neighbours to configs of layer variants that need them."""
     parts: dict[Any, Plan] = {}
     for node, config in plan.items():
+        if node.op != "call_module" or not is_variant(config["name"]):
+            continue
         cls = variants.LAYER_VARIANTS.get(f"{mase(node).common.mase_op}_{config['name']}")
-        if node.op == "call_module" and hasattr(cls, "with_neighbours"):
+        if hasattr(cls, "with_neighbours"):
             parts.setdefault(cls, {})[node] = config
     if not parts:
         return {}

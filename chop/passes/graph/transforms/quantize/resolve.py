@@ -30,8 +30,6 @@ from chop.passes.graph.transforms.quantize.observed import (
     parameters_of,
 )
 from chop.passes.graph.transforms.quantize.output_error import OutputError
-from chop.passes.graph.transforms.quantize.scales_from_values import affine_keys
-from chop.passes.graph.transforms.quantize.tune import tuned
 from chop.progress import progress_bar
 
 Config = dict[str, Any]
@@ -57,6 +55,8 @@ class Resolver:
             new = {node: self._noted(node, config, bar) for node, config in plan.items()}
         errors = self._output_error() if self._tunes(plan) else None
         if errors is not None:
+            from chop.passes.graph.transforms.quantize.tune import tuned
+
             new |= tuned(self._graph, errors, plan, new)
         first = [nodes[0] for nodes in _groups(plan).values() if is_calibrated(plan[nodes[0]])]
         return new, [row for node in first for row in self._rows(node, plan[node], new[node])]
@@ -109,6 +109,8 @@ class Resolver:
 
     def _keys(self, known: Observed, config: Config) -> Config:
         if not is_fixed_point(config):
+            from chop.passes.graph.transforms.quantize.scales_from_values import affine_keys
+
             return affine_keys(known, config)
         measure = partial(self._alone, known) if known.method == "output" else None
         return integer_keys(known, config, measure)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from chop.ir.ops import OPS
+from chop.numerics import FORMATS
 from chop.registry import Registry
 
 Cls = TypeVar("Cls", bound=type[Any])
@@ -30,7 +31,7 @@ def layer_variant(op: str, name: str) -> Callable[[Cls], Cls]:
 
 def is_variant(name: Any) -> bool:
     """Return whether a config name means a layer variant rather than a number format."""
-    return any(cls.variant_name == name for cls in LAYER_VARIANTS.values())
+    return name not in FORMATS and any(cls.variant_name == name for cls in LAYER_VARIANTS.values())
 
 
 def variant_of(op: str, name: str) -> Any:

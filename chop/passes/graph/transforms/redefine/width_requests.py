@@ -12,8 +12,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.base import PassArgsError
 from chop.passes.graph.transforms.quantize.config import config_in, without_na
-from chop.passes.graph.transforms.redefine.blocks import containers
-from chop.passes.graph.transforms.redefine.original_widths import Original
 from chop.passes.graph.utils import vf
 from chop.passes.select import By, select
 from chop.registry import unknown
@@ -197,6 +195,9 @@ def _without_blocks(
     graph: MaseGraph, choices: Mapping[str, WidthRequest], repeats: dict[str, int]
 ) -> dict[str, WidthRequest]:
     """Requests by node name; those of modules with several layers go to `repeats`."""
+    from chop.passes.graph.transforms.redefine.blocks import containers
+    from chop.passes.graph.transforms.redefine.original_widths import Original
+
     names = dict.fromkeys(node.name for node in graph.nodes)
     targets = {str(node.target): node.name for node in graph.nodes if node.op == "call_module"}
     blocks = containers(graph)
