@@ -45,7 +45,7 @@ def test_modules_of_a_package_are_attributes_and_other_names_are_refused():
 def loaded(code):
     """Return the modules of chop that a new process has loaded."""
     names = "import sys; print(*(m for m in sys.modules if m.partition('.')[0] == 'chop'))"
-    command = [sys.executable, "-c", f"{code}; {names}"]
+    command = [sys.executable, "-c", f"{code}\n{names}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -63,3 +63,18 @@ def test_what_is_not_used_is_not_loaded(code, most):
     assert not [
         name for name in modules if name.startswith(("chop.hardware.unrolled", "chop.onnx"))
     ]
+
+
+def test_methods_are_not_loaded_for_what_is_there_without_them():
+    code = """
+import chop.passes
+from chop.hardware.unrolled.registry import UNROLLED
+from chop.integers import ReluCodes
+from chop.models import MODELS
+from chop.passes.graph.analysis.cost import rule_of
+from chop.passes.graph.interface.export_onnx.registry import writer_of
+found = [MODELS["jsc-toy"], *map(rule_of, ("linear", "relu")), *map(writer_of, ("linear", "tanh"))]
+assert all(found) and UNROLLED[ReluCodes]"""
+    method = "chop.methods.edge_tables"
+    names = {name for name in loaded(code) if name.startswith(method)}
+    assert names <= {method, f"{method}.rows"}

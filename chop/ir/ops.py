@@ -106,7 +106,6 @@ for _rows, _traits in (
     for _d in DIMS:
         define_rows("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
 define_rows("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
-define_rows("module", "edge_table=")  # a sum of tables; its layers name the row themselves
 define_rows(
     "builtin_func", "weight_norm=_weight_norm/_weight_norm_interface flops=3,5", per="input"
 )

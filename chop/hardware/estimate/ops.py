@@ -14,7 +14,6 @@ from torch import Tensor
 from chop.hardware.estimate import formula
 from chop.hardware.estimate.coefficients import FORMULA as K
 from chop.hardware.estimate.cost import Cost
-from chop.hardware.estimate.edges import edge_facts
 from chop.hardware.estimate.formula import LUT_INPUTS, CodeRange, Target
 from chop.hardware.estimate.mixed import (
     own_widths,
@@ -40,7 +39,6 @@ from chop.integers import (
     ConcatCodes,
     ConstantCodes,
     ConvCodes,
-    EdgeTables,
     IntegerNode,
     LeakyReluCodes,
     LinearCodes,
@@ -274,24 +272,6 @@ def neuron_tables(site: Site) -> Result:
     delay = K.chosen * max(1, int(bits.max()) - LUT_INPUTS) / 2 / site.period
     cost = Cost(lut=K.neuron * float(counts @ np.array(each)), ff=held)
     return result._replace(ready=ready + delay), cost
-
-
-@has_formula(EdgeTables)
-def edge_tables(site: Site) -> Result:
-    """A table for each edge, and adders of their results; a register precedes them."""
-    node, op, x = site.node, site.op, site.x
-    result = span_of(node.codes, layer=node.source)
-    rows = math.prod(node.codes.shape[:-1])
-    held = float(x.size * x.bits if x.layer else 0)
-    if not len(op.reads):
-        return result._replace(ready=math.ceil(x.ready)), Cost(ff=held)
-    facts = edge_facts(op, site.codes[0])
-    delay = (K.chosen * facts.table_depth / 2 + K.addition * facts.depth) / site.period
-    ready = math.ceil(x.ready) + delay
-    adder_bits = rows * facts.adder_bits
-    held += K.held * delay * adder_bits / max(1, facts.depth)
-    lut = K.neuron * rows * facts.table_luts + K.adder * adder_bits
-    return result._replace(ready=ready), Cost(0, adder_bits, lut, held)
 
 
 @has_formula(ReshapeCodes, PermuteCodes, PickCodes)

@@ -8,9 +8,8 @@ from torch import nn
 
 from chop import lazy
 from chop.ir.graph.tracer import Leaf
-from chop.layers import EdgeTable, FrozenEdgeTable
 
-__all__ = ["EdgeTable", "FrozenEdgeTable", "Identity", *lazy.names_of_methods("layers")]
+__all__ = ["Identity", *lazy.names_of_methods("layers")]
 
 __getattr__ = lazy.importer(__name__, __file__, room="layers")
 

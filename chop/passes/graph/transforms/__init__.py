@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         smooth_transform_pass,
     )
     from chop.passes.graph.transforms.replace import replace_transform_pass
-    from chop.passes.graph.transforms.tables import tables_transform_pass
     from chop.passes.graph.transforms.verilog import (
         emit_bram_transform_pass,
         emit_cocotb_transform_pass,
@@ -79,7 +78,6 @@ __all__ = [
     "replace_transform_pass",
     "smooth_transform_pass",
     "summarize_quantization_analysis_pass",
-    "tables_transform_pass",
     "to_integer_graph_transform_pass",
     *lazy.names_of_methods("passes"),
 ]

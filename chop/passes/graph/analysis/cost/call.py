@@ -128,13 +128,13 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 def rule_of(op: str) -> Rule | None:
     """Return the rule of an op: its own, or that of its row in the table."""
-    row = OPS.get(op)
-    if op in RULES or row is None:
-        return RULES.get(op)
-    if "no_arithmetic" in row.traits:
+    row, own = OPS.get(op), RULES.own().get(op)
+    if own is None and row is not None and "no_arithmetic" in row.traits:
         return lambda call: NOTHING
-    flops = row.flops
-    return None if flops is None else lambda call: _per_element(call, flops)
+    flops = None if row is None else row.flops
+    if own is None and flops is not None:
+        return lambda call: _per_element(call, flops)
+    return own or RULES.get(op)
 
 
 def _per_element(call: Call, flops: Flops) -> Count:

@@ -127,14 +127,6 @@ def inside(call: Call, part: str, shape: Shape, result: Shape | None = None) -> 
     return count(call.inside(part, spec.name, [shape], result or shape)) or NOTHING
 
 
-@rule("edge_table")
-def tables_on_edges(call: Call) -> Count:
-    """Cost of one addition for each edge; a table is looked up without arithmetic."""
-    module: Any = call.module
-    rows = size(call.out) // module.n_out
-    return plain(rows * module.n_in * module.n_out)
-
-
 def _attend(call: Call, part: str, query: Shape, key: Shape) -> Count:
     return multihead_attention(call.inside(part, "attention", [query, key, key], query))
 

@@ -51,10 +51,7 @@ Rule = Callable[["NodeCall", "Converter"], Value]
 # rules of ops, of layer variants (linear_lutnet), and of the integer ops that rows of ops name
 RULES: Registry[Rule] = Registry(
     "rule for integers",
-    *(
-        f"{__package__}.{name}_rules"
-        for name in ("pointwise", "joining", "moving", "weighted", "edge")
-    ),
+    *(f"{__package__}.{name}_rules" for name in ("pointwise", "joining", "moving", "weighted")),
     room="rules",
 )
 converts = RULES.register  # decorates a rule

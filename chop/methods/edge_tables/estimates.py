@@ -1,4 +1,4 @@
-"""What a layer of tables on edges consists of."""
+"""What a layer of tables on edges consists of, and costs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,31 @@ from typing import NamedTuple
 
 import torch
 
+from chop.hardware.estimate.coefficients import FORMULA as K
+from chop.hardware.estimate.cost import Cost
 from chop.hardware.estimate.formula import LUT_INPUTS, table_luts
-from chop.integers import Codes, EdgeTables
+from chop.hardware.estimate.ops import Result, Site, has_formula, span_of
+from chop.integers import Codes
 from chop.integers.codes import bits_for
+from chop.methods.edge_tables.ops import EdgeTables
 
-__all__ = ["EdgeFacts", "edge_facts"]
+
+@has_formula(EdgeTables)
+def edge_tables(site: Site) -> Result:
+    """A table for each edge, and adders of their results; a register precedes them."""
+    node, op, x = site.node, site.op, site.x
+    result = span_of(node.codes, layer=node.source)
+    rows = math.prod(node.codes.shape[:-1])
+    held = float(x.size * x.bits if x.layer else 0)
+    if not len(op.reads):
+        return result._replace(ready=math.ceil(x.ready)), Cost(ff=held)
+    facts = edge_facts(op, site.codes[0])
+    delay = (K.chosen * facts.table_depth / 2 + K.addition * facts.depth) / site.period
+    ready = math.ceil(x.ready) + delay
+    adder_bits = rows * facts.adder_bits
+    held += K.held * delay * adder_bits / max(1, facts.depth)
+    lut = K.neuron * rows * facts.table_luts + K.adder * adder_bits
+    return result._replace(ready=ready), Cost(0, adder_bits, lut, held)
 
 
 class EdgeFacts(NamedTuple):

@@ -9,13 +9,15 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.layers import EdgeTable
-from chop.layers.edge_functions import FunctionName
-from chop.layers.frozen_edges import MAX_BITS
+from chop.methods.edge_tables import EdgeTable
+from chop.methods.edge_tables.edge_functions import FunctionName
+from chop.methods.edge_tables.frozen_edges import MAX_BITS
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.options import NodeChoice, choices
 from chop.passes.select import select
+
+__all__ = ["tables_transform_pass"]
 
 MAX_EDGES = 2**20  # of one layer
 

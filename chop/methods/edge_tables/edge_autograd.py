@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.layers.edge_codes import EdgeGrid, code_gradients, code_sums
-from chop.layers.edge_functions import EdgeFunction
-from chop.layers.edge_sums import EdgeNumbers, Sums, direct_sums
-from chop.layers.edge_training import trained_gradients, trained_sums
+from chop.methods.edge_tables.edge_codes import EdgeGrid, code_gradients, code_sums
+from chop.methods.edge_tables.edge_functions import EdgeFunction
+from chop.methods.edge_tables.edge_sums import EdgeNumbers, Sums, direct_sums
+from chop.methods.edge_tables.edge_training import trained_gradients, trained_sums
 
 Maybe = Sequence[Tensor | None]
 

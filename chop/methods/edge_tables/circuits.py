@@ -13,7 +13,8 @@ import torch
 from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.ops.requantize import brought_into, shifted
 from chop.hardware.unrolled.registry import Array, unrolls
-from chop.integers import Codes, EdgeTables, Scale, Word
+from chop.integers import Codes, Scale, Word
+from chop.methods.edge_tables.ops import EdgeTables
 from chop.numerics.grid import Rounding
 
 HALF_BITS = 5  # of a table of which two results share a LUT

@@ -11,12 +11,17 @@ from torch import Tensor, nn
 
 from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
-from chop.layers.edge_autograd import sums_by_codes
-from chop.layers.edge_codes import EdgeGrid, table_entries
-from chop.layers.edge_costs import edge_cost
-from chop.layers.edge_functions import EdgeFunction, FunctionName, edge_function
-from chop.layers.edge_sums import EdgeNumbers, direct_sums
-from chop.layers.frozen_edges import MAX_BITS, FrozenEdgeTable, checked_input, in_given_shape
+from chop.methods.edge_tables.edge_autograd import sums_by_codes
+from chop.methods.edge_tables.edge_codes import EdgeGrid, table_entries
+from chop.methods.edge_tables.edge_costs import edge_cost
+from chop.methods.edge_tables.edge_functions import EdgeFunction, FunctionName, edge_function
+from chop.methods.edge_tables.edge_sums import EdgeNumbers, direct_sums
+from chop.methods.edge_tables.frozen_edges import (
+    MAX_BITS,
+    FrozenEdgeTable,
+    checked_input,
+    in_given_shape,
+)
 from chop.numerics.learned import Cost, LearnsBits, whole
 
 FEW_SAMPLES = 256  # up to which codes do not pay
@@ -39,7 +44,7 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
     hidden units of "mlp", and of intervals of "spline".
     """
 
-    mase_op = "edge_table"
+    mase_op, own_rounding = FrozenEdgeTable.mase_op, FrozenEdgeTable.own_rounding
 
     def __init__(
         self,
@@ -105,14 +110,17 @@ class EdgeTable(Leaf, LearnsBits, nn.Module):
         return all(bool((t == 1).all()) for t in ones) and not any(bool(t.any()) for t in zeros)
 
     @torch.no_grad()
-    def start_at(self, mean: Tensor, spread: Tensor) -> None:
+    def start_at(self, mean: Tensor, spread: Tensor) -> bool:
         """Begin with sums of that mean and standard deviation, and the integer bits for them."""
+        if not self.is_new or len(mean) != self.n_out:
+            return False
         root = math.sqrt(self.n_in)
         self.gain.copy_(spread)
         self.shift.copy_(mean / root)
         largest = (self.shift.abs() + DEVIATIONS * self.gain.abs()) / root  # of one edge
         bits = largest.clamp(min=TINY).log2().ceil().to(self.out_integer_bits)
         self.out_integer_bits.copy_(torch.maximum(self.out_integer_bits, bits))
+        return True
 
     @classmethod
     def from_tables(

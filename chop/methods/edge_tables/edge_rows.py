@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chop.layers.edge_libraries import edge_library
+from chop.methods.edge_tables.edge_libraries import edge_library
 from chop.numerics.fast.mode import fused_mode
 from chop.numerics.fast.pointers import address
 

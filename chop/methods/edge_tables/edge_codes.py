@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chop.layers import edge_rows
-from chop.layers.edge_functions import EdgeFunction
-from chop.layers.edge_sums import EPSILON, EdgeNumbers, Sums, normalized, rounded
+from chop.methods.edge_tables import edge_rows
+from chop.methods.edge_tables.edge_functions import EdgeFunction
+from chop.methods.edge_tables.edge_sums import EPSILON, EdgeNumbers, Sums, normalized, rounded
 from chop.numerics.fast.rules import LN2
 
 MAX_FRAC_BITS = 100  # of either sign, as in edge_training.cpp; float32 holds their steps

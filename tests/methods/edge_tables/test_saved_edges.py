@@ -9,7 +9,7 @@ from torch import nn
 
 from chop.ir import MaseGraph
 from chop.ir.graph.meta_file import GraphFileError
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from tests.saved_tensors import replace_tensors
 
 LAYERS = {

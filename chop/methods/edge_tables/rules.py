@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chop.integers import EdgeRounding, EdgeTables, QuantizeFeatures, Scale, Word
-from chop.layers import EdgeTable, FrozenEdgeTable
+from chop.integers import Scale, Word
+from chop.methods.edge_tables import EdgeTable, FrozenEdgeTable
+from chop.methods.edge_tables.ops import EdgeRounding, EdgeTables, QuantizeFeatures
 from chop.numerics.grid import Overflow, Rounding
 from chop.passes.graph.transforms.integers.converter import Converter, NodeCall, converts, shape_of
 from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
@@ -18,11 +19,11 @@ MAX_BITS = 48  # of a code of the network's input, and of an entry on the grid o
 def edge_table(call: NodeCall, to: Converter) -> Value:
     """Return the sums of a layer of tables on edges."""
     layer = call.module
+    assert isinstance(layer, EdgeTable | FrozenEdgeTable)
     try:
-        frozen = layer.frozen() if isinstance(layer, EdgeTable) else layer
+        frozen = layer.frozen()
     except ValueError as error:
         raise call.refusal(f"has no tables: {error}") from error
-    assert isinstance(frozen, FrozenEdgeTable)
     source = _rounded_input(frozen, call, to)
     i, o = torch.nonzero(frozen.in_width.cpu(), as_tuple=True)
     width, frac, out_frac = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from chop.ir.graph.tensor_rules import TensorRule
 from chop.ir.graph.tracer import Leaf
-from chop.layers.edge_costs import edge_cost
+from chop.methods.edge_tables.edge_costs import edge_cost
 from chop.numerics.grid import Overflow, Rounding
 from chop.numerics.integer import Integer
 from chop.numerics.learned import Cost
@@ -29,7 +29,7 @@ class FrozenEdgeTable(Leaf, nn.Module):
     bits are pruned. All sums are exact.
     """
 
-    mase_op = "edge_table"
+    mase_op, own_rounding = "edge_table", "tables on edges"
 
     def __init__(
         self,
@@ -145,6 +145,10 @@ class FrozenEdgeTable(Leaf, nn.Module):
         """Return the fraction bits of the sums."""
         live = self.out_frac[self.in_width > 0]
         return max(self.bias_frac, int(live.max()) if len(live) else 0)
+
+    def frozen(self) -> Self:
+        """Return the layer itself, as `EdgeTable.frozen` returns its tables."""
+        return self
 
     def tables(self) -> list[list[Tensor | None]]:
         """Return the entries of each edge, by input and output, or None if it is pruned."""

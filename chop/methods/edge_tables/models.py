@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from chop.dataset.base import MaseDatasetInfo
-from chop.layers import EdgeTable
-from chop.layers.edge_functions import FunctionName
+from chop.methods.edge_tables import EdgeTable
+from chop.methods.edge_tables.edge_functions import FunctionName
 from chop.models.base import model
 from chop.models.physical import SeqBlocks, physical_model
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from chop.layers import EdgeTable, FrozenEdgeTable, edge_rows
-from chop.layers.edge_autograd import sums_by_codes
-from chop.layers.edge_sums import EdgeNumbers, cell_centres, direct_sums
-from chop.layers.edge_training import trained_sums
+from chop.methods.edge_tables import EdgeTable, FrozenEdgeTable, edge_rows
+from chop.methods.edge_tables.edge_autograd import sums_by_codes
+from chop.methods.edge_tables.edge_sums import EdgeNumbers, cell_centres, direct_sums
+from chop.methods.edge_tables.edge_training import trained_sums
 from chop.numerics.fast.mode import fused_mode, set_fused
 from chop.numerics.integer import Integer
 from chop.numerics.learned import LearnsBits

@@ -7,11 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chop.integers import Codes, EdgeRounding, EdgeTables, Scale, Word
+from chop.integers import Codes, Scale, Word
 from chop.integers.mixed import MixedWord
+from chop.methods.edge_tables.ops import EdgeRounding, EdgeTables, QuantizeFeatures
+from chop.onnx.integers.ops.quantize import quantize
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.rounding import Bounded, brought_back, quotient, raised
 from chop.onnx.integers.writer import Writer, WrittenValue, numbers_dtype, smallest_dtype
+
+
+@writes(QuantizeFeatures)
+def quantize_features(
+    w: Writer, op: QuantizeFeatures, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
+) -> WrittenValue:
+    word = op.word.codes(op.shape, op.word.lows, op.word.highs)
+    whole = quantize(w, op, inputs, [word])
+    assert op.low is not None
+    assert op.high is not None
+    return w.clipped(whole, op.low, op.high)
 
 
 @writes(EdgeTables)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from chop.layers.edge_functions import EdgeFunction
+from chop.methods.edge_tables.edge_functions import EdgeFunction
 from chop.numerics.learned import learned_fixed
 
 EPSILON = 1e-3  # added to variances

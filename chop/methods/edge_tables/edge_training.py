@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from chop.layers.edge_functions import EdgeFunction, PerceptronOnEdge
-from chop.layers.edge_libraries import edge_library
-from chop.layers.edge_sums import EdgeNumbers, Sums
+from chop.methods.edge_tables.edge_functions import EdgeFunction, PerceptronOnEdge
+from chop.methods.edge_tables.edge_libraries import edge_library
+from chop.methods.edge_tables.edge_sums import EdgeNumbers, Sums
 from chop.numerics.fast.mode import fused_mode
 from chop.numerics.fast.pointers import address
 
