@@ -375,6 +375,8 @@ class Converter:
     def constant(self, tensor: Tensor, call: NodeCall) -> Known:
         """Append a constant, whose values are multiples of one power of two."""
         rank = len(shape_of(call.node))
+        if rank == 0:
+            raise call.refusal("computes with constants only; compute its result beforehand")
         if tensor.ndim == rank and tensor.shape[0] != 1:
             raise call.refusal("takes a constant with its own batch; give it a batch of one")
         while tensor.ndim < rank:
