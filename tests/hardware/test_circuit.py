@@ -147,6 +147,9 @@ def test_a_memory_may_be_read_from_a_file_of_the_circuit_only():
     check_sources({"top.sv": text, "rom.dat": "00\n"})
     with pytest.raises(ValueError, match=r"\$readmemh of a file that is not among its own"):
         check_sources({"top.sv": text})
+    other = text.replace('"rom.dat"', '"rom.dat" == "" ? "rom.dat" : "/etc/passwd"')
+    with pytest.raises(ValueError, match=r"\$readmemh of a file that is not among its own"):
+        check_sources({"top.sv": other, "rom.dat": "00\n"})
 
 
 def test_a_missing_source_is_named(tmp_path):
