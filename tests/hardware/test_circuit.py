@@ -93,6 +93,7 @@ def test_the_advice_for_a_broken_manifest_works(tmp_path, text):
             r"name of a source file .* unlike '\.\./a\.sv'",
         ),
         (lambda m: m.update(files={"/etc/hosts": ""}), "name of a source file"),
+        (lambda m: m.update(files={}), "it has no source files"),
         (lambda m: m.update(top="top; shell rm"), "name of a top module"),
         (lambda m: m["layers"].update(fc1="a b"), "name of a module"),
         (lambda m: m["inputs"][0].update(name="x; }"), r"inputs\.0: the name of a port"),
