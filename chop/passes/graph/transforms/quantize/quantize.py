@@ -67,8 +67,6 @@ MAX_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
 
-logger = logging.getLogger(__name__)
-
 
 @graph_pass("quantize", "transform", needs=("common",))
 def quantize_transform_pass(

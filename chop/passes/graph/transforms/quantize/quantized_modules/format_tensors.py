@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -178,6 +178,11 @@ class HasFormatTensors(FormattedLayer):
         buffer = self._buffers.get(name)
         return self._parameters.get(name) if buffer is None else buffer
 
+    def kept_tensors(self, name: str, kinds: Sequence[str]) -> Tensors:
+        """Return the tensors of an operand by kind, without those that the layer does not keep."""
+        found = {kind: self.format_tensor(tensor_name(name, kind)) for kind in kinds}
+        return {kind: tensor for kind, tensor in found.items() if tensor is not None}
+
     def rounding(self, name: str, fmt: NumberFormat | None) -> Any:
         """Return what rounds an operand or a parameter of that format."""
         kept = tensors_of(fmt)
@@ -244,11 +249,6 @@ class HasFormatTensors(FormattedLayer):
 def tensor_name(owner: str, kind: str) -> str:
     """Return the name of a tensor of an operand; that of a part has no dots."""
     return f"{owner.replace('.', '_')}_{kind}"
-
-
-def tensor_names(owner: str, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the tensors of an operand."""
-    return (tensor_name(owner, kind) for kind in kinds)
 
 
 def parameter_names(layer: nn.Module) -> list[str]:

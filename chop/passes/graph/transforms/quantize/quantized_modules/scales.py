@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import operator
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors impo
     FormatTensors,
     HasFormatTensors,
     Tensors,
-    tensor_names,
+    tensor_name,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
     Room,
@@ -209,7 +209,7 @@ class AffineScales(FormatTensors):
     def rounding(self, layer: Any, name: str, fmt: Affine) -> Any:
         if layer.is_product(name, fmt):
             return None if layer._parameter(name) is None else layer.product_rounding(fmt)
-        scale, zero_point = (layer.format_tensor(key) for key in _names(name))
+        scale, zero_point = (layer.format_tensor(tensor_name(name, kind)) for kind in KINDS)
         if scale is None or zero_point is None:
             return fmt
         batched = name in ACTIVATIONS
@@ -239,13 +239,9 @@ class AffineScales(FormatTensors):
             return {}
         if dim is not None and fmt.axis % layer._parameter(name).dim() != dim:
             return {}
-        tensors = {
-            kind: layer.format_tensor(key) for kind, key in zip(KINDS, _names(name), strict=True)
-        }
         return {
             kind: tensor.detach()[[place for place in kept if place < len(tensor)]]
-            for kind, tensor in tensors.items()
-            if tensor is not None
+            for kind, tensor in layer.kept_tensors(name, KINDS).items()
         }
 
 
@@ -255,10 +251,6 @@ FORMAT_TENSORS[KINDS] = AffineScales()
 def _is_scaled(fmt: NumberFormat | None) -> bool:
     """Return whether a layer keeps a scale for operands of a format."""
     return fmt is not None and "scale" in fmt.layer_tensors
-
-
-def _names(owner: str) -> Iterator[str]:
-    return tensor_names(owner, KINDS)
 
 
 def _by_kind(pair: Any) -> Tensors:

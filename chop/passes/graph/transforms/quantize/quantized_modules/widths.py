@@ -26,7 +26,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors impo
     Bits,
     FormatTensors,
     Tensors,
-    tensor_names,
+    tensor_name,
 )
 
 KINDS = MixedInteger.layer_tensors
@@ -78,7 +78,7 @@ class BitWidths(FormatTensors):
         return (layer.output_axis or 0) if rank > 1 else 0
 
     def rounding(self, layer: Any, name: str, fmt: MixedInteger) -> Any:
-        integer_bits, frac_bits = (layer.format_tensor(key) for key in tensor_names(name, KINDS))
+        integer_bits, frac_bits = (layer.format_tensor(tensor_name(name, kind)) for kind in KINDS)
         return fmt if frac_bits is None else MixedRounding(fmt, frac_bits, integer_bits)
 
     def current(self, layer: Any, name: str, fmt: MixedInteger) -> NumberFormat:
@@ -113,14 +113,9 @@ class BitWidths(FormatTensors):
                 **layer.formats,
                 name: dataclasses.replace(fmt, sample_shape=tuple(sizes)),
             }
-        found = {
-            kind: layer.format_tensor(key)
-            for kind, key in zip(KINDS, tensor_names(name, KINDS), strict=True)
-        }
         return {
             kind: _selected(bits.detach(), self._cut_axis(layer, name, bits, dim), kept)
-            for kind, bits in found.items()
-            if bits is not None
+            for kind, bits in layer.kept_tensors(name, KINDS).items()
         }
 
     def _cut_axis(self, layer: Any, name: str, bits: Tensor, dim: int | None) -> int | None:
