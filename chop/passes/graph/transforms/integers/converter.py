@@ -62,9 +62,9 @@ converts = RULES.register  # decorates a rule
 
 
 def rule_of(op: str) -> Rule | None:
-    """Return the rule of an op or a layer variant: that of its op in integers, or its own."""
+    """Return the rule of an op or a layer variant: its own, or that of its op in integers."""
     known = OPS[op].integer if op in OPS else ""
-    return next((RULES[name] for name in (known, op) if name and name in RULES), None)
+    return RULES.quoted(op) or RULES.quoted(known) or RULES.get(op)
 
 
 @dataclass(frozen=True)
