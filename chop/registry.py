@@ -7,7 +7,6 @@ import difflib
 import importlib
 import importlib.util
 import itertools
-import pkgutil
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -167,6 +166,17 @@ class Entries(Mapping[K, T], Generic[K, T]):
             if f'"{key}"' in file.read_text(encoding="utf-8"):
                 importlib.import_module(name)
 
+    def quoted(self, key: K) -> T | None:
+        """Return what is registered under a key so far, or by the files that have it in quotes."""
+        self._look(key)
+        return self._items.get(key)
+
+    def _look(self, key: Any) -> None:
+        if key not in self._items:
+            with self._importing() as is_first:
+                if is_first:
+                    self._look_for(key)
+
     def _load(self, *, methods: bool = True) -> dict[K, T]:
         with self._importing() as is_first:  # other threads wait for the imports
             if is_first:
@@ -180,10 +190,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return the key under which there is an object for `key`."""
         if not isinstance(key, Hashable):
             return None
-        if key not in self._items:
-            with self._importing() as is_first:
-                if is_first:
-                    self._look_for(key)
+        self._look(key)
         return key if key in self._items or key in self.own() or key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
@@ -214,8 +221,12 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec(name)
     assert spec is not None, name
     yield name, Path(str(spec.origin))
-    for module in pkgutil.iter_modules(spec.submodule_search_locations or (), f"{name}."):
-        yield from _files_of(module.name)
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        packages = {file.parent for file in folder.rglob("__init__.py")}
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).with_suffix("").parts
+            if file.parent in packages and all(map(str.isidentifier, parts)):
+                yield ".".join((name, *parts)).removesuffix(".__init__"), file
 
 
 class Registry(Entries[str, T]):

@@ -12,6 +12,7 @@ import chop
 from chop import lazy
 
 ROOT = Path(chop.__file__).parent
+MOST_OF_A_SEARCH = 365  # modules that the example quickstart may load
 LAZY = [
     ".".join(("chop", *file.parent.relative_to(ROOT).parts))
     for file in sorted(ROOT.rglob("__init__.py"))
@@ -46,7 +47,8 @@ def loaded(code):
     """Return the modules of chop that a new process has loaded."""
     names = "import sys; print(*(m for m in sys.modules if m.partition('.')[0] == 'chop'))"
     command = [sys.executable, "-c", f"{code}\n{names}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1].split()
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,15 @@ assert all(found) and UNROLLED[ReluCodes]"""
     method = "chop.methods.edge_tables"
     names = {name for name in loaded(code) if name.startswith(method)}
     assert names <= {method, f"{method}.rows"}
+
+
+def test_a_search_loads_what_it_uses(tmp_path):
+    quick = ["--n-trials", "2", "--max-epochs", "1", "--no-progress"]
+    config = str(ROOT.parent / "configs" / "examples" / "quickstart.toml")
+    words = ["search", "--config", config, *quick, "--project-dir", str(tmp_path)]
+    modules = loaded(f"from chop.cli import ChopCLI; ChopCLI({words}).run()")
+    assert (tmp_path / "quickstart/software/search_ckpts/report.html").exists()
+    assert len(modules) <= MOST_OF_A_SEARCH
+    unused = ("dataset.mnist", "hardware.unrolled", "layers", "models.vision", "onnx.builder")
+    starts = tuple(f"chop.{name}" for name in unused)
+    assert not [name for name in modules if name.startswith(starts)]

@@ -164,9 +164,11 @@ def _sizes(config: RunConfig) -> dict[str, Any]:
 
 def as_in_file(model: nn.Module) -> nn.Module:
     """Return a network that was read from an ONNX file, quantised to the formats of the file."""
+    meta = getattr(model, "meta", None)
+    if not meta:
+        return model
     from chop.models.onnx_files import FORMATS, INPUTS
 
-    meta = getattr(model, "meta", {})
     if not meta.get(FORMATS):
         return model
     from chop.ir.graph.mase_graph import MaseGraph

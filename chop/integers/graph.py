@@ -13,7 +13,6 @@ from torch import Tensor
 
 from chop.integers.codes import Codes, Word
 from chop.integers.op import IntegerOp
-from chop.integers.ops.argmax import ArgMaxCodes
 from chop.integers.ops.requantize import QuantizeInput
 
 
@@ -159,6 +158,8 @@ class IntegerGraph:
 
     def with_argmax(self) -> IntegerGraph:
         """Return a copy that ends with the place of the largest output: the class of a sample."""
+        from chop.integers.ops.argmax import ArgMaxCodes
+
         last = self.codes(self.outputs[0])
         if len(self.outputs) != 1 or len(last.shape) != 1:
             shapes = ", ".join(str(list(self.codes(name).shape)) for name in self.outputs)

@@ -16,7 +16,6 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import TASK_NAMES, MaseDatasetInfo
-from chop.extras import install_command
 from chop.files import is_onnx_file
 from chop.models.info import ABILITIES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
@@ -324,5 +323,7 @@ def get_tokenizer(name: str, checkpoint: str | Path | None = None) -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
+        from chop.extras import install_command
+
         raise ImportError(f"tokenizers need transformers: {install_command('hf')}") from error
     return transformers.AutoTokenizer.from_pretrained(str(checkpoint or name))

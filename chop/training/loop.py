@@ -24,7 +24,6 @@ from chop.training.feed import Feed
 from chop.training.fields import START_FROM_WEIGHTS, TrainingProgress
 from chop.training.interruption import Interruption
 from chop.training.names import Names
-from chop.training.nonfinite import cause
 from chop.training.optimisers import learning_rate, make_optimizer
 from chop.training.options import TrainOptions
 from chop.training.saving import checkpoint, read_run, restore, write_atomically
@@ -362,6 +361,8 @@ class Training:
                 self._refuse(loss, step - later)
 
     def _refuse(self, loss: float, step: int, batch: Inputs | None = None) -> NoReturn:
+        from chop.training.nonfinite import cause
+
         why = cause(self.model, batch, self.train_feed.stored)
         raise FloatingPointError(
             f"the loss is {loss} at step {step} (epoch {self.progress.epoch + 1}): {why}"
@@ -402,6 +403,8 @@ class Training:
             return None
         if not math.isfinite(score.loss):
             assert self.val_feed is not None
+            from chop.training.nonfinite import cause
+
             why = cause(self.model, data=self.val_feed.stored)
             raise FloatingPointError(f"the validation loss is {score.loss}: {why}")
         metrics = {"val_loss_epoch": score.loss}

@@ -19,7 +19,6 @@ from chop.files import read_json
 from chop.log import quieter
 from chop.numerics.learned import LearnsBits
 from chop.options import Options
-from chop.training.learned.prices import LIMITS
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -41,6 +40,8 @@ class LearnedSpace:
     def __init__(
         self, parent: Parent, learning: MaseGraph, passes: Mapping[str, Mapping[str, Any]]
     ) -> None:
+        from chop.training.learned.prices import LIMITS
+
         self.name, self.graph, self.learning = LEARNED, parent.graph, learning
         self.fixed = {name: dict(options) for name, options in passes.items()}
         self.choices = Choices(

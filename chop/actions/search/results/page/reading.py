@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from chop.actions.config import ConfigError
 from chop.actions.invocation import called
 from chop.actions.search.results.page.record import SearchRecord, finite, table_sharing
-from chop.actions.search.results.page.study import read_running, read_study
 from chop.actions.search.store.location import numbered_journals
 from chop.actions.search.store.running import FILE as RUNNING
 from chop.actions.search.store.running import Note, is_running, read_note
@@ -75,6 +74,8 @@ def _no_such_project(name: str, project_dir: Path) -> str:
 
 def read_record(file: Path) -> SearchRecord:
     """Return the search in a file that `find_record` returned."""
+    from chop.actions.search.results.page.study import read_running, read_study
+
     if file.name == RUNNING:
         return read_running(file.parent) or read_record(file.with_name(FILE))
     if file.suffix == ".journal":

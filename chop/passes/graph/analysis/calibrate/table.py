@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import fx
 
-from chop.charts import HistogramPanel, histogram_page
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics.integer import Integer
 from chop.numerics.thresholds import with_zeros
@@ -42,6 +41,8 @@ def rows_of(nodes: Sequence[fx.Node], widths: Sequence[int]) -> Iterator[dict[st
 
 def drawn(graph: MaseGraph, rows: Rows) -> str:
     """Return the picture of a table: each histogram, with what the chosen range clips."""
+    from chop.charts import HistogramPanel, histogram_page
+
     nodes = {node.name: node for node in graph.nodes}
     panels = []
     for row in rows:

@@ -59,8 +59,8 @@ converts = RULES.register  # decorates a rule
 
 def rule_of(op: str) -> Rule | None:
     """Return the rule of an op or a layer variant: its own, or that of its op in integers."""
-    own, integer = RULES.own(), OPS[op].integer if op in OPS else ""
-    return own.get(op) or own.get(integer) or RULES.get(op)
+    known = OPS[op].integer if op in OPS else ""
+    return RULES.quoted(op) or RULES.quoted(known) or RULES.get(op)
 
 
 @dataclass(frozen=True)
