@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import chop
+
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_method.md").read_text(encoding="utf-8")
 LAYERS, OPS, RULES, USE = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (SEARCH,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -20,6 +22,14 @@ assert torch.equal(torch.from_numpy(results), mg.model(x))
 assert circuit.latency > 0
 assert cost.total.lut > 0
 """
+
+
+def test_the_page_lists_the_modules_that_rooms_ask_for():
+    listed = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    asked = r"room=\"(\w+)\"|(?:names|modules)_of_methods\(\"(\w+)\"\)"
+    files = Path(chop.__file__).parent.rglob("*.py")
+    rooms = {a or b for file in files for a, b in re.findall(asked, file.read_text("utf-8"))}
+    assert listed == rooms | {"ops"}  # which rules import
 
 
 def python(*arguments, **options):
