@@ -75,6 +75,8 @@ def check_tensors(name: str, layer: nn.Module) -> None:
     if isinstance(layer, NORMS):
         kept = (key for key in OF_NORMS if getattr(layer, key, None) is not None)
         wanted |= dict.fromkeys(kept, TensorRule((layer.num_features,)))
+        if layer.num_batches_tracked is not None:
+            wanted["num_batches_tracked"] = TensorRule((), "number")
     for key, rule in wanted.items():
         reason = rule.why_not(getattr(layer, key, None))
         if reason is not None:
