@@ -53,9 +53,9 @@ def recorded_options(chosen: Values, written: Collection[str], project: Path) ->
     except (ValueError, TypeError) as error:
         raise ValueError(f"{project / FILE} is damaged: {error}; {advice}") from error
     taken = {name: value for name, value in known.items() if name not in written}
-    names = (taken.get(name) or "" for name in NAMES)
+    model, dataset = (taken.get(name) or "" for name in NAMES)
     has_path = "data_path" in {*written, *taken}
-    if (reason := why_not_named(*names, project, has_path=has_path)) is not None:
+    if (reason := why_not_named(model, dataset, project, has_path=has_path)) is not None:
         raise ValueError(
             f"{project / FILE} names {reason}; if you want that, give MODEL and DATASET after the "
             f"command"
