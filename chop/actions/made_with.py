@@ -53,7 +53,7 @@ def recorded_options(chosen: Values, written: Collection[str], project: Path) ->
     except (ValueError, TypeError) as error:
         raise ValueError(f"{project / FILE} is damaged: {error}; {advice}") from error
     taken = {name: value for name, value in known.items() if name not in written}
-    model, dataset = (str(taken.get(name) or "") for name in NAMES)
+    model, dataset = (taken.get(name) or "" for name in NAMES)
     has_path = "data_path" in {*written, *taken}
     if (reason := why_not_named(model, dataset, project, has_path=has_path)) is not None:
         raise ValueError(

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chop.ir.checked import weight_norm, weight_norm_and_norms
 from chop.ir.nested import named_output, named_tuple
-from chop.ir.op_spec import _BY_NAME, _BY_PATH, define_rows
+from chop.ir.op_spec import _BY_NAME, _BY_PATH, Flops, define_rows
 from chop.ir.op_spec import MASE_TYPES as MASE_TYPES
 from chop.ir.op_spec import NAMESPACES as NAMESPACES
 from chop.ir.op_spec import OPS as OPS
@@ -106,8 +107,12 @@ for _rows, _traits in (
     for _d in DIMS:
         define_rows("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
 define_rows("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
-define_rows(
-    "builtin_func", "weight_norm=_weight_norm/_weight_norm_interface flops=3,5", per="input"
+define(
+    "weight_norm",
+    "builtin_func",
+    names="_weight_norm _weight_norm_interface",
+    functions=(weight_norm, weight_norm_and_norms),
+    flops=Flops(3, 5, "input"),
 )
 define_rows("module_related_func", "embedding:Embedding", traits=MOVES, quantized="weight")
 define_rows("module_related_func", "embedding_bag:EmbeddingBag", quantized="weight")

@@ -29,6 +29,9 @@ MEMORY = 8 << 30
 SPECIAL = (float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 200.0, -190.0, 2.0**31, 0.5, 0.0)
 DTYPES = ("half", "double", "int8", "int32", "int64", "bool", "complex64", "bfloat16", "uint8")
 WHOLE = (-1, 0, 1, 127, 2**31 - 1, -(2**31))
+FIXED_POINT = {"name": "integer"}
+for operand in ("data_in", "weight", "bias"):
+    FIXED_POINT |= {f"{operand}_width": 8, f"{operand}_frac_width": 4}
 NUMBERS = (0, 1, -1, 2, 3, 31, 300, None, "x", 1.5, [4], True)
 
 
@@ -219,6 +222,50 @@ def deployed(random: Random) -> tuple[Any, list[Any]]:
     return graph, [x]
 
 
+def pruned(random: Random) -> tuple[Any, list[Any]]:
+    """Layers with masks, with pruned inputs or with movement, in fixed point or not."""
+    import torch
+    from torch import nn
+
+    from chop.passes import run_pass
+
+    is_image = random.random() < 0.5
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3)]
+    layers = layers if is_image else [nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3)]
+    graph, x = traced(*layers), torch.randn(5, *((2, 4, 4) if is_image else (8,)))
+    for name, args in (("init_metadata", {}), ("add_common_metadata", {"dummy_in": {"input": x}})):
+        run_pass(name, graph, args)
+    if random.random() < 0.5:
+        run_pass("quantize", graph, {"by": "type", "linear": {"config": FIXED_POINT}})
+    method = random.choice(("l1-norm", "random", "movement"))
+    half = {"sparsity": 0.5, "scope": "local"}
+    how = {"weight": {**half, "method": "l1-norm"}, "activation": {**half, "method": "random"}}
+    run_pass("prune", graph, how if method != "random" else {"weight": {**half, "method": method}})
+    if method == "movement":
+        run_pass("add_movement_metadata", graph, {})
+    return graph, [x]
+
+
+def adapted(random: Random) -> tuple[Any, list[Any]]:
+    """Linear layers with low-rank adapters, and recurrent layers and norms of torch."""
+    import torch
+    from torch import nn
+    from torch.nn.utils import parametrizations
+
+    from chop.passes import run_pass
+
+    base = nn.Linear(8, 8)
+    choices = (nn.GRU(8, 8, batch_first=True), nn.LayerNorm(8), nn.Linear(8, 8))
+    other = random.choice((parametrizations.weight_norm(base), *choices))
+    layers = [other] if isinstance(other, nn.GRU) else [other, nn.ReLU(), nn.Linear(8, 4)]
+    graph, x = traced(*layers), torch.randn(2, 5, 8)
+    for name, args in (("init_metadata", {}), ("add_common_metadata", {"dummy_in": {"input": x}})):
+        run_pass(name, graph, args)
+    if len(layers) > 1:
+        run_pass("insert_lora_adapter", graph, {"rank": 2})
+    return graph, [x]
+
+
 KINDS: dict[str, Callable[[Random], tuple[Any, list[Any]]]] = {
     "quantized": quantized,
     "edges": edges,
@@ -227,6 +274,8 @@ KINDS: dict[str, Callable[[Random], tuple[Any, list[Any]]]] = {
     "neurons": neurons,
     "edges again": edges,
     "deployed": deployed,
+    "pruned": pruned,
+    "adapted": adapted,
 }
 
 
@@ -366,6 +415,7 @@ def trained(model: Any, x: Any) -> None:
     optimizer = torch.optim.SGD(parameters, 0.1) if parameters else None
     for _ in range(2):
         y = model(x.clone().requires_grad_() * 1 if x.is_floating_point() else x)
+        y = y[0] if isinstance(y, tuple) else y  # of recurrent layers, without their state
         if y.requires_grad and y.numel():  # of nothing, torch takes no gradient
             y.sum().backward()
         if optimizer is not None:

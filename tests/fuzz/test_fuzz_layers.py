@@ -18,8 +18,8 @@ from .harness import ENVIRONMENT
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
-FEW, MANY, SANITIZED = 28, 1428, 140
-PLANTED = 365  # an input for which a kernel writes behind a tensor if nothing is checked
+FEW, MANY, SANITIZED = 36, 1440, 180
+PLANTED = 253  # an input for which a kernel writes behind a tensor if nothing is checked
 
 
 def endings(seed: int, first: int, count: int, *flags: str, **environment: str) -> dict[int, Any]:

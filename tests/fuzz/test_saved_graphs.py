@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from chop.ir import MaseGraph
+from chop.ir.checked import CHECKED
 from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.ops import StandIn
@@ -290,7 +291,8 @@ def test_many_random_graphs_reach_nothing_but_tensors(tmp_path, guard, seed):
 
 
 def test_no_name_that_can_be_imported_means_anything_but_a_listed_function():
-    names, known = SavedNames(), {*NAMED.values(), smooth_step}  # which torch.fx.wrap keeps whole
+    names = SavedNames()
+    known = {*NAMED.values(), *CHECKED.values(), smooth_step}  # which torch.fx.wrap keeps whole
     for name in FUNCTIONS:
         with contextlib.suppress(ForeignName):
             fn = names.function(name)

@@ -20,6 +20,7 @@ from torch import fx, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from chop import extensions
+from chop.ir.checked import CHECKED
 from chop.ir.graph.aten_names import is_of_torch_func
 from chop.ir.graph.tracer import wrapped_functions
 from chop.ir.operators import Overload, Overloads
@@ -59,7 +60,7 @@ class SavedNames:
         """Return the name by which `function` finds `fn`."""
         for name in _spellings(fn):
             with suppress(ForeignName):
-                if self.function(name) is fn:
+                if self.function(name) in (fn, CHECKED.get(fn, fn)):
                     return name
         if is_of_torch_func(fn):
             raise ForeignName(
@@ -86,7 +87,7 @@ class SavedNames:
                 f"the function {name!r:.80} is not one that a saved graph may call; if it is "
                 f"yours, import its file (on the command line: --import) or give it in custom_ops"
             )
-        return function
+        return CHECKED.get(function, function)
 
     def of_class(self, cls: type) -> str:
         """Return the name by which `module_class` finds `cls`."""

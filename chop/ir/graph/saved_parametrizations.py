@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _OrthMaps, _Orthogonal, _SpectralNorm, _WeightNorm
 
+from chop.ir.checked import why_no_lengths
 from chop.ir.graph.names import ForeignName
 from chop.ir.parametrized import TABLE, parametrized_names
 
@@ -136,6 +137,11 @@ def _list_of(name: str, entry: Any, parameter: Any, buffer: Any) -> nn.Module:
     wanted = KINDS[kinds[0]].originals
     if sorted(originals) != sorted(wanted) or None in originals.values():
         raise ValueError(f"the parametrized {name!r:.40} is made from {', '.join(wanted)}")
+    if kinds[0] == "weight_norm":
+        lengths, directions = (originals[key] for key in wanted)
+        dim = steps[0].get("dim")
+        if _is_count(dim) and (reason := why_no_lengths(lengths, directions, dim)) is not None:
+            raise ValueError(f"the lengths of the weight norm of {name!r:.40} {reason}")
     made: Any = parametrize.ParametrizationList.__new__(parametrize.ParametrizationList)
     nn.Module.__init__(made)
     made.is_tensor, made.ntensors = len(wanted) == 1, len(wanted)

@@ -180,7 +180,7 @@ def test_a_missing_tool_is_told_before_the_search(network, tmp_path, monkeypatch
     def missing(name, what):
         raise ToolError(f"{what} needs {name}; install it with: pip install …")
 
-    monkeypatch.setattr(study_spec, "need_package", missing)
+    monkeypatch.setattr(tools, "need_package", missing)
     with pytest.raises(ToolError, match=r"search.emit needs alkaid; install it with"):
         run(network, tmp_path, emit={})
     assert not list(tmp_path.iterdir())

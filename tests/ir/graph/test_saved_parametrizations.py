@@ -6,13 +6,16 @@ import logging
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.saved_modules import load_modules, save_modules
 from chop.passes import Pipeline
+from chop.passes.graph.utils import get_mase_op
 from chop.passes.module import quantize_module_transform_pass
+from tests.saved_tensors import replace_tensors
 
 INTEGER = {"name": "integer"} | {
     f"{operand}_{key}": number
@@ -109,6 +112,51 @@ def test_a_tensor_that_two_layers_share_is_shared_again(tmp_path):
     loaded = saved_and_loaded(graph_of(model), tmp_path).modules
     first, last = (loaded[name].parametrizations.weight.original1 for name in "02")
     assert first is last
+
+
+WRONG = {
+    "too many directions": {"original1": torch.ones(16)},
+    "too few lengths": {"original0": torch.ones(1, 1)},
+    "lengths of another dimension": {"original0": torch.ones(1, 4)},
+    "lengths of another type": {"original0": torch.ones(4, 1).double()},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_lengths_that_do_not_fit_their_directions_are_refused(case, tmp_path):
+    """Torch does not check them, and writes behind its memory."""
+    graph = graph_of(model_of("weight norm"))
+    graph.export(tmp_path / "g")
+    state = load_file(tmp_path / "g" / "state_dict.safetensors")
+    state |= {f"0.parametrizations.weight.{key}": t for key, t in WRONG[case].items()}
+    replace_tensors(tmp_path / "g", state)
+    with pytest.raises(ValueError, match=r"lengths of the weight norm of 'weight' .* must be"):
+        MaseGraph.from_checkpoint(tmp_path / "g")
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.v, self.g = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.ones(4, 1))
+
+    def forward(self, input):
+        weight, _ = torch._weight_norm_interface(self.v, self.g, 0)
+        return input @ weight @ torch._weight_norm(self.v, self.g, 0)
+
+
+def test_a_graph_that_calls_a_weight_norm_checks_its_lengths(tmp_path):
+    graph = graph_of(Normed())
+    for place in ("a", "b"):  # the loaded one can be saved, too
+        loaded = saved_and_loaded(graph, tmp_path / place)
+        assert torch.equal(loaded.model(X), graph.model(X))
+        ops = [get_mase_op(node) for node in loaded.fx_graph.nodes if "norm" in node.name]
+        assert ops == ["weight_norm"] * 2
+        graph = loaded
+    state = load_file(tmp_path / "a" / "g" / "state_dict.safetensors")
+    replace_tensors(tmp_path / "a" / "g", state | {"g": torch.ones(1, 1)})
+    wrong = MaseGraph.from_checkpoint(tmp_path / "a" / "g")
+    with pytest.raises(ValueError, match=r"the lengths of a weight norm .* must be \[4, 1\]"):
+        wrong.model(X)
 
 
 class Half(nn.Module):
