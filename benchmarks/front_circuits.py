@@ -32,11 +32,11 @@ from torch import Tensor
 
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
-from chop.files import cache_folder
 from chop.hardware.emit import EmitOptions, emit_circuit
 from chop.hardware.estimate import CLOCK_PERIOD, estimate
 from chop.hardware.simulation import check_circuit
 from chop.hardware.synthesis import synthesize_circuit
+from chop.system.files import cache_folder
 
 EXAMPLE = Path(__file__).parents[1] / "configs" / "examples" / "jsc_learned.toml"
 DESIGNS = Path("software", "search_ckpts", "search.designs")

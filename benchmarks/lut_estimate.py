@@ -32,7 +32,6 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from chop.checkpoints import load_graph
-from chop.files import cache_folder
 from chop.hardware.estimate import estimate, formula, ops, weights
 from chop.hardware.estimate.adders import layer_features
 from chop.hardware.estimate.walk import by_formula
@@ -44,6 +43,7 @@ from chop.methods.edge_tables import EdgeTable
 from chop.methods.edge_tables.edge_functions import edge_function
 from chop.numerics.integer import Integer
 from chop.passes import Pipeline
+from chop.system.files import cache_folder
 
 KINDS = ("linear", "conv", "tables")
 # the linear layers and convolutions of the first 50, and other tables than those that showed that

@@ -28,7 +28,7 @@ def main() -> None:
         command_line()
     except SystemExit as end:
         if isinstance(end.code, int):
-            from chop.processes import end_process
+            from chop.system.processes import end_process
 
             end_process(end.code)
         raise

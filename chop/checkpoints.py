@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chop.files import broken_link, read_json, restore_folder
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.saved_files import has_saved_modules, is_saved_graph
-from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
 from chop.project_networks import Made, ProjectNetwork, is_saved, networks_of
+from chop.system.files import broken_link, read_json, restore_folder
+from chop.system.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from chop.actions.base import ACTIONS, Action
+from chop.actions.catalogue import KINDS
 from chop.actions.command import (
     ActionCommand,
     ActionGroup,
@@ -29,12 +30,11 @@ from chop.actions.flags import with_flags
 from chop.actions.info import info
 from chop.actions.run import import_files, prepare
 from chop.actions.usage import UsageError, is_help, usage_sentence
-from chop.catalogue import KINDS
-from chop.log import printable
-from chop.memory import OutOfMemory, memory_for
-from chop.processes import Terminated, is_first_process
-from chop.redaction import redacted_text
 from chop.registry import UnknownName
+from chop.system.log import printable
+from chop.system.memory import OutOfMemory, memory_for
+from chop.system.processes import Terminated, is_first_process
+from chop.system.redaction import redacted_text
 from chop.training.interruption import Interrupted
 from chop.version import __version__
 

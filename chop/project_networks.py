@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chop.files import best_checkpoint, read_json, write_whole
+from chop.system.files import best_checkpoint, read_json, write_whole
 
 __all__ = ["Made", "ProjectNetwork", "is_saved", "networks_of", "note_design"]
 

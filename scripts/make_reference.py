@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from chop.catalogue import KINDS, Row
+from chop.actions.catalogue import KINDS, Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 INTRO = """# Reference

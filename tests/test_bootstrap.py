@@ -179,9 +179,10 @@ def made_project(root, outside):
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(CLONE / "scripts", root / "scripts", ignore=ignored)
     shutil.copy(CLONE / "ch", root / "ch")
-    (root / "chop").mkdir()
-    (root / "chop/__init__.py").touch()
-    for file in ("__main__.py", "processes.py"):
+    (root / "chop/system").mkdir(parents=True)
+    for folder in ("chop", "chop/system"):
+        (root / folder / "__init__.py").touch()
+    for file in ("__main__.py", "system/processes.py"):
         shutil.copy(CLONE / "chop" / file, root / "chop" / file)
     (root / "chop/cli.py").write_text(COMMAND_LINE)
     (root / "pyproject.toml").write_text(PYPROJECT)

@@ -4,9 +4,9 @@ import os
 import shutil
 import threading
 
-from chop.caches import Lru, cached, forget_oldest
-from chop.files import write_whole
-from chop.private_cache import keep_folder, kept_folder
+from chop.system.caches import Lru, cached, forget_oldest
+from chop.system.files import write_whole
+from chop.system.private_cache import keep_folder, kept_folder
 
 
 def test_the_result_used_least_lately_is_forgotten():

@@ -12,9 +12,9 @@ import pytest
 
 from chop import cli
 from chop.actions.base import ACTIONS
+from chop.actions.catalogue import KINDS
 from chop.actions.command import command_function
 from chop.actions.config import OPTIONS, ConfigError, HelpPanel
-from chop.catalogue import KINDS
 from chop.numerics import FORMATS
 from chop.version import __version__
 
@@ -399,7 +399,7 @@ def test_one_of_several_processes_ends_without_pythons_clean_up(tmp_path):
     """Threads of torch.distributed that outlive the work would abort the process there."""
     code = (
         "import atexit, logging, sys\n"
-        "from chop.processes import end_process, note_joined\n"
+        "from chop.system.processes import end_process, note_joined\n"
         "atexit.register(lambda: print('cleaned up'))\n"
         "end_process(5)\n"
         "print('alone, it goes on')\n"

@@ -11,8 +11,9 @@ import time
 import pytest
 from torch import nn
 
-from chop import files
-from chop.files import (
+from chop.ir import MaseGraph
+from chop.system import files
+from chop.system.files import (
     read_json,
     replaced_folder,
     restore_folder,
@@ -20,12 +21,11 @@ from chop.files import (
     write_safetensors,
     write_whole,
 )
-from chop.ir import MaseGraph
 
 # writes a file or a folder, and at the worst moment reports that and waits
 HALFWAY = """
 import os, sys
-from chop import files
+from chop.system import files
 
 def halfway(source, target):
     if ".part" in str(source):

@@ -18,58 +18,42 @@ from chop.numerics.mixed_rounding import MixedRounding
 # room: the rooms that it may import
 BELOW = """
 extensions:
+system:
 registry: extensions
-dotted: registry
 extras:
 lazy: extensions
-redaction:
-log: redaction
-files:
-memory:
-private_cache: files
-caches: files
-libraries: files private_cache
 version:
-processes:
 charts:
-progress:
-plain_tensors:
-project_networks: files ir
-checkpoints: files plain_tensors project_networks ir
-user_code: processes
+project_networks: system ir
+checkpoints: system project_networks ir
 options: registry
 devices: registry
 testing:
-numerics: registry libraries
+numerics: system registry
 integers: registry lazy numerics
-ir: registry extensions files numerics integers
-hardware: registry extensions lazy caches extras options log files memory charts private_cache
-    processes numerics integers
-onnx: registry lazy extras options log files memory charts libraries processes version numerics
-    integers ir
-passes: registry lazy caches extensions options log files memory dotted charts progress version
-    numerics integers ir hardware onnx
-dataset: registry caches extras log files memory options plain_tensors
-models: registry extensions extras log files options dataset checkpoints onnx
-training: registry lazy options files memory processes charts checkpoints plain_tensors devices
-    version dataset numerics ir
+ir: system registry extensions numerics integers
+hardware: system registry extensions lazy extras options charts numerics integers
+onnx: system registry lazy extras options charts version numerics integers ir
+passes: system registry lazy extensions options charts version numerics integers ir hardware onnx
+dataset: system registry extras options
+models: system registry extensions extras options dataset checkpoints onnx
+training: system registry lazy options charts checkpoints devices version dataset numerics ir
 nn: extensions lazy numerics ir passes
 pipelines: registry ir passes
-tools: registry extras lazy log dotted devices files checkpoints dataset models passes
-methods: registry lazy extensions extras options log dotted files libraries devices checkpoints
-    version numerics integers ir hardware onnx passes dataset models training actions
-catalogue: options numerics ir passes dataset models actions
+tools: system registry extras lazy devices checkpoints ir dataset models passes
+methods: system registry lazy extensions extras options devices checkpoints version numerics
+    integers ir hardware onnx passes dataset models training actions
 """
 MAY_IMPORT = {
     room: set(rooms.split())
     for room, rooms in re.findall(r"^(\w+):(.*(?:\n +.*)*)", BELOW, re.MULTILINE)
 }
-MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"catalogue", "methods"}
+MAY_IMPORT["actions"] = set(MAY_IMPORT) - {"methods"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"methods"}
 MAY_IMPORT["aliases"] = set(MAY_IMPORT)  # where former paths lead; the root alone imports it
 MAY_IMPORT["__init__"] = {"aliases", "extensions", "version", "ir", "models", "nn", "passes"}
 MAY_IMPORT["__init__"] |= {"methods"}
-MAY_IMPORT["__main__"] = {"cli", "processes"}
+MAY_IMPORT["__main__"] = {"cli", "system"}
 
 ROOT = Path(chop.__file__).parent
 

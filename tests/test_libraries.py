@@ -16,7 +16,7 @@ OTHER = 12345  # the number of another user
 # loads a library that adds two numbers, or has it built
 ADD = """
 import logging, sys
-from chop.libraries import load_library
+from chop.system.libraries import load_library
 
 logging.basicConfig(format="%(levelname)s %(message)s")
 library = load_library("adder", sys.argv[1:], ["add"])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from chop.log import HANDLER, quieter, root_logger, show_logs
+from chop.system.log import HANDLER, quieter, root_logger, show_logs
 from chop.tools.logger import get_logger, set_logging_verbosity
 
 

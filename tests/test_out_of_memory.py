@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from chop.dataset import get_dataset
-from chop.memory import OutOfMemory, is_out_of_memory, memory_for
 from chop.models import MODELS as REGISTERED
+from chop.system.memory import OutOfMemory, is_out_of_memory, memory_for
 
 MODELS = """
 import torch

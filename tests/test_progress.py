@@ -5,7 +5,7 @@ from torch import nn
 
 from chop.ir import MaseGraph
 from chop.passes import Pipeline
-from chop.progress import hidden_progress, progress_bar
+from chop.system.progress import hidden_progress, progress_bar
 
 
 def calibrated():

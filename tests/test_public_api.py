@@ -37,7 +37,7 @@ chop.models.physical: PHYSICAL_MODELS
 chop.models.toy: TOY_MODELS
 chop.models.vision: VISION_MODELS
 chop.methods.population: PopulationOutcome Report Unfit reason_against train_population
-chop.user_code: import_user_file
+chop.actions.user_code: import_user_file
 chop.pipelines: AutoPipeline CompressionPipeline
 chop.tools.huggingface: get_tokenized_dataset get_trainer
 chop.tools: InputGenerator deepgetattr get_cf_args get_dummy_input get_logger

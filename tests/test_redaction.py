@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from chop.redaction import redacted, redacted_text, without_marks
+from chop.system.redaction import redacted, redacted_text, without_marks
 
 SCHEMES = st.sampled_from(
     ["postgresql", "postgresql+psycopg", "postgres", "mysql+pymysql", "oracle", "mssql+pyodbc"]

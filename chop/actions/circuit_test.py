@@ -16,7 +16,6 @@ from torch import Tensor
 from chop.actions.samples import model_outputs, samples_to_test, score_of
 from chop.actions.train import checked_task
 from chop.actions.transform.source import Source
-from chop.files import write_whole
 from chop.hardware.circuit import Circuit
 from chop.hardware.simulation import (
     Build,
@@ -30,6 +29,7 @@ from chop.hardware.wave_format import WaveFormat
 from chop.integers import IntegerGraph
 from chop.integers.digest import graph_digest
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.system.files import write_whole
 
 __all__ = ["CircuitMismatch", "CircuitReport", "CircuitTest", "circuit_values"]
 

@@ -14,13 +14,13 @@ from annotated_types import Ge, Le
 from chop.actions.help_panels import HelpPanel
 from chop.actions.onnx_models import RunnableFormat
 from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
-from chop.files import default_project_dir, is_onnx_file
 from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
 from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.wave_format import WaveFormat
 from chop.onnx.targets import EXPORT_FORMATS, ExportFormat, ExportOptions
 from chop.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Share
+from chop.system.files import default_project_dir, is_onnx_file
 from chop.training.options import OTHER_DEFAULTS, Optimizer, Precision, Schedule, TrainOptions
 
 __all__ = ["OPTIONS", "ConfigError", "HelpPanel", "RunConfig", "default_project_dir"]

@@ -55,7 +55,7 @@ def emit(
     The directory is `mase_output/top` by default. `clock` is the clock period in ns.
     """
     from chop.hardware.projects import HardwareProject, note_project
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     options = emit_options_of(
         {

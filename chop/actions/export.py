@@ -43,7 +43,7 @@ def export(
     The directory is `mase_output/top` by default. `accuracy` goes into the metadata of the file.
     """
     from chop.hardware.projects import HardwareProject
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     project = HardwareProject.at(project_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from chop.redaction import redacted
+from chop.system.redaction import redacted
 
 CALLED = "MASE_COMMAND"  # set by `./ch` of a clone, which is not on the PATH
 

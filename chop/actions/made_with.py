@@ -10,7 +10,7 @@ from typing import Any
 from chop.actions.config import OPTIONS, RunConfig
 from chop.actions.named_by_files import why_not_named
 from chop.actions.options import ConfigOption
-from chop.files import is_onnx_file, read_json, write_whole
+from chop.system.files import is_onnx_file, read_json, write_whole
 
 __all__ = ["note_made_with", "recorded_options"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chop.files import cache_folder, is_onnx_file
+from chop.system.files import cache_folder, is_onnx_file
 
 __all__ = ["why_not_named"]
 

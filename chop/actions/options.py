@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chop.options import Form, Option, bounds
-from chop.redaction import redacted
+from chop.system.redaction import redacted
 
 SIGNS = {"ge": "≥", "gt": ">"}
 Row = Literal["always", "when set", "never"]

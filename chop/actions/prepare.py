@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.config import ConfigError, RunConfig
 from chop.actions.trained_on import adapt_data, adapt_to_resumed, log_assumed_classes, names_in
-from chop.files import is_onnx_file
-from chop.memory import memory_for
+from chop.system.files import is_onnx_file
+from chop.system.memory import memory_for
 from chop.tools.config_load import load_config
 
 if TYPE_CHECKING:

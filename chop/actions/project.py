@@ -14,7 +14,7 @@ from typing import Literal
 from chop.actions.config import ConfigError, RunConfig, default_project_dir
 from chop.actions.made_with import note_made_with
 from chop.actions.search.store.running import FILE as RUNNING
-from chop.files import is_onnx_file
+from chop.system.files import is_onnx_file
 from chop.training.interruption import is_requeued
 from chop.training.names import Names
 

@@ -14,9 +14,9 @@ from chop.actions.examples import config_path
 from chop.actions.made_with import recorded_options
 from chop.actions.options import ConfigOption
 from chop.actions.project import owner_of
-from chop.files import is_onnx_file, later_checkpoint, restore_folder, why_missing
 from chop.options import did_you_mean
-from chop.redaction import redacted
+from chop.system.files import is_onnx_file, later_checkpoint, restore_folder, why_missing
+from chop.system.redaction import redacted
 from chop.training.options import spellings
 
 if TYPE_CHECKING:

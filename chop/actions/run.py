@@ -17,9 +17,9 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.flags import with_flags
 from chop.actions.project import Project
 from chop.actions.resolve import resolve
-from chop.log import show_logs
-from chop.processes import is_first_process
-from chop.progress import hidden_progress
+from chop.system.log import show_logs
+from chop.system.processes import is_first_process
+from chop.system.progress import hidden_progress
 
 __all__ = ["Run", "import_files", "prepare"]
 
@@ -83,7 +83,7 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
 
 def import_files(files: Sequence[Path]) -> None:
     """Run the user's files, which register models, data sets and passes."""
-    from chop.user_code import UserCodeError, UserCodeExited, import_user_file
+    from chop.actions.user_code import UserCodeError, UserCodeExited, import_user_file
 
     try:
         for file in files:

@@ -14,7 +14,7 @@ from chop.actions.prepare import data_module_for, model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task
 from chop.actions.trained_on import adapt_data, log_assumed_classes
-from chop.files import is_onnx_file
+from chop.system.files import is_onnx_file
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph

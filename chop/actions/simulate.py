@@ -65,7 +65,7 @@ def simulate(
     there is a model.
     """
     from chop.hardware.projects import HardwareProject, last_project, note_project
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     if simulator != "verilator":

@@ -44,7 +44,7 @@ def synth(
     are shown beside it.
     """
     from chop.hardware.projects import HardwareProject, last_project
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     options = SynthOptions(target=target, place=place, timeout=timeout)

@@ -15,9 +15,9 @@ from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.train import checked_task, options_of
 from chop.actions.trained_on import adapt_data, log_assumed_classes
-from chop.files import write_whole
-from chop.memory import memory_for
-from chop.processes import is_first_process
+from chop.system.files import write_whole
+from chop.system.memory import memory_for
+from chop.system.processes import is_first_process
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +56,7 @@ def _scoring(name: str, split: str, doc: str) -> Callable[..., dict[str, float]]
         allow_nonfinite: bool = False,
     ) -> dict[str, float]:
         from chop.checkpoints import load_model, refuse_nonfinite
-        from chop.log import show_logs_unless_configured
+        from chop.system.log import show_logs_unless_configured
         from chop.training.options import TrainOptions
         from chop.training.tasks import logged
 

@@ -15,9 +15,9 @@ from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.suggestion import command_to_test
 from chop.actions.trained_on import adapt_data, adapt_to_resumed, log_assumed_classes, names_in
-from chop.memory import memory_for
-from chop.processes import is_first_process
-from chop.redaction import redacted
+from chop.system.memory import memory_for
+from chop.system.processes import is_first_process
+from chop.system.redaction import redacted
 
 if TYPE_CHECKING:  # `ch train --help` does not import torch
     from torch import nn
@@ -54,7 +54,7 @@ def train(
     load_type: str | None = None,
 ) -> Fitted:
     """Train `model`, with the labs' arguments; save checkpoints in `save_path`."""
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
     from chop.training.names import Names
     from chop.training.options import TrainOptions
 

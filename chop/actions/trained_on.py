@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.files import is_onnx_file
+from chop.system.files import is_onnx_file
 
 if TYPE_CHECKING:
     from chop.dataset.facts import DataFacts

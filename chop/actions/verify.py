@@ -15,7 +15,7 @@ from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
 from chop.actions.suggestion import command_for
 from chop.actions.transform.source import Source
-from chop.files import is_onnx_file
+from chop.system.files import is_onnx_file
 
 if TYPE_CHECKING:  # `ch verify --help` does not import torch
     from torch import nn
@@ -55,7 +55,7 @@ def verify(
     The certificate is written to the project and returned; a difference raises an error.
     """
     from chop.actions.certificate.compare import missing_ways
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     source = given_source(model, model_info, data_module, task, load_name, load_type)

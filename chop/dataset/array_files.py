@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chop.dataset.npz_sizes import WRITE, check_npz_sizes
 from chop.dataset.tabular import LabelledTable, SplitLengths, labelled
-from chop.plain_tensors import load_plain, why_not_plain, why_unreadable
+from chop.system.plain_tensors import load_plain, why_not_plain, why_unreadable
 
 PART = re.compile(r"(.+?)(?:_(train|val|valid|validation|test))?", re.IGNORECASE)
 PARTS = {None: "train", "train": "train", "test": "test"}  # any other suffix is validation

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 
 from torch.utils.data import Dataset
 
-from chop.files import cache_folder
 from chop.options import Options, options_of
 from chop.registry import Registry, identity, unknown
+from chop.system.files import cache_folder
 
 # full names of tasks -> short ones; a data set has labels for one of the first three
 TASK_NAMES = {

@@ -14,7 +14,7 @@ from chop.dataset.base import DATASETS, SPLITS, DatasetSpec, MaseDatasetInfo, Sp
 from chop.dataset.facts import Adaptation, DataFacts
 from chop.dataset.images import Normalize
 from chop.dataset.tensors import TensorLoader, TensorSplit
-from chop.memory import memory_for
+from chop.system.memory import memory_for
 
 # the splits that each stage of a run reads
 STAGES: dict[str | None, tuple[Split, ...]] = {

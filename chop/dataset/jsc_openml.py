@@ -14,7 +14,7 @@ from chop.dataset.sources import DataSource, downloaded, own_file
 from chop.dataset.tabular import LabelledTable
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_arff, read_csv
-from chop.files import read_json
+from chop.system.files import read_json
 
 ABOUT = "https://www.openml.org/api/v1/json/data/42468"
 FILE = "hls4ml_lhc_jets_hlf.arff"

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from chop.memory import OutOfMemory, available_memory, size
+from chop.system.memory import OutOfMemory, available_memory, size
 
 WRITE = "write it with numpy.savez(file, x=x, y=y)"
 

@@ -30,8 +30,8 @@ from chop.dataset.tabular import (
 )
 from chop.dataset.tensors import TensorSplit
 from chop.dataset.text_tables import read_csv
-from chop.files import cache_folder
 from chop.options import PositiveFloat
+from chop.system.files import cache_folder
 
 logger = logging.getLogger(__name__)
 

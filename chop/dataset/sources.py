@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chop.dataset.base import MaseDatasetInfo, Split, dataset
 from chop.dataset.tensors import TensorSplit
-from chop.files import broken_link
+from chop.system.files import broken_link
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor
 
-from chop.caches import cached
 from chop.dataset.base import Split
 from chop.dataset.nested import Inputs, rows_of
 from chop.dataset.tensors import (
@@ -25,7 +24,8 @@ from chop.dataset.tensors import (
     fingerprint,
     plain_scalers,
 )
-from chop.files import locked_file, whole_file, write_safetensors
+from chop.system.caches import cached
+from chop.system.files import locked_file, whole_file, write_safetensors
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.files import (
+from chop.hardware.emit import Backend, Language
+from chop.hardware.source_check import check_sources
+from chop.system.files import (
     check_replaceable,
     naming,
     one_at_a_time,
@@ -25,8 +27,6 @@ from chop.files import (
     replaced_folder,
     restore_folder,
 )
-from chop.hardware.emit import Backend, Language
-from chop.hardware.source_check import check_sources
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from chop.files import default_project_dir
 from chop.hardware.circuit import MANIFEST
+from chop.system.files import default_project_dir
 
 __all__ = ["HardwareProject", "last_project", "note_project"]
 

@@ -20,15 +20,15 @@ from xml.etree import ElementTree
 
 from torch import Tensor
 
-from chop.files import part_folder, read_json, write_whole
 from chop.hardware.bench_source import BENCH_SOURCE
 from chop.hardware.circuit import MANIFEST, Circuit, Port
 from chop.hardware.projects import HardwareProject
 from chop.hardware.simulation.build import SIMULATORS
 from chop.hardware.simulation.programs import compiler, verilator
 from chop.hardware.tools import Tool, ToolError, find_program, need_package, run_tool
-from chop.private_cache import keep_folder, kept_folder, private_folder
-from chop.processes import import_path
+from chop.system.files import part_folder, read_json, write_whole
+from chop.system.private_cache import keep_folder, kept_folder, private_folder
+from chop.system.processes import import_path
 
 __all__ = ["BenchResult", "TimeUnit", "run_bench", "write_bench"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chop.files import write_whole
 from chop.hardware.circuit import Circuit
 from chop.hardware.projects import HardwareProject
 from chop.hardware.tools import Tool, ToolError, find_program, run_tool
+from chop.system.files import write_whole
 
 __all__ = ["PART", "run_vivado", "write_vivado"]
 

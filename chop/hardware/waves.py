@@ -11,9 +11,9 @@ from html import escape
 from pathlib import Path
 
 from chop.charts import COLOURS
-from chop.files import write_whole
 from chop.hardware.circuit import Circuit, Port
 from chop.registry import unknown
+from chop.system.files import write_whole
 
 __all__ = ["WaveSignal", "Waves", "draw_waves", "port_signals", "read_waves"]
 

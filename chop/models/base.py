@@ -16,10 +16,10 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.dataset.base import TASK_NAMES, MaseDatasetInfo
-from chop.files import is_onnx_file
 from chop.models.info import ABILITIES, TASKS, MaseModelInfo, ModelSource, ModelTaskType
 from chop.options import Option, Options, options_of, takes_any
 from chop.registry import Registry, UnknownName, identity, unknown
+from chop.system.files import is_onnx_file
 
 logger = logging.getLogger(__name__)
 

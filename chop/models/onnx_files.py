@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 
 from chop.dataset.base import MaseDatasetInfo
 from chop.dataset.facts import Adaptation, DataFacts
-from chop.files import is_onnx_file, why_missing
 from chop.models.info import MaseModelInfo, ModelSource, ModelTaskType
+from chop.system.files import is_onnx_file, why_missing
 
 if TYPE_CHECKING:
     from chop.onnx.reading import OnnxNetwork

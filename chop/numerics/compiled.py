@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chop.libraries import load_library
+from chop.system.libraries import load_library
 
 logger = logging.getLogger(__name__)
 

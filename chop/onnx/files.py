@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chop.files import naming, part_folder
+from chop.system.files import naming, part_folder
 
 __all__ = ["LARGEST", "save_model"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chop.files import write_whole
+from chop.system.files import write_whole
 
 NA = "NA"
 HEADERS = ("Name", "Default", "Config. File", "Manual Override", "Effective")

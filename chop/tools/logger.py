@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from chop.log import root_logger as root_logger
-from chop.log import show_logs
+from chop.system.log import root_logger as root_logger
+from chop.system.log import show_logs
 
 
 def set_logging_verbosity(level: str = "info") -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from chop import lazy
 from chop.devices import parse_accelerator as parse_accelerator
-from chop.dotted import deepgetattr as deepgetattr
-from chop.dotted import deepsetattr as deepsetattr
+from chop.ir.dotted import deepgetattr as deepgetattr
+from chop.ir.dotted import deepsetattr as deepsetattr
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from chop.dataset.nested import Inputs, num_samples, rows_of, shapes_of
 from chop.dataset.tensors import TensorSplit
 from chop.ir.probabilities import KeepsScores
-from chop.memory import memory_for
+from chop.system.memory import memory_for
 from chop.training.feed import Feed
 from chop.training.outputs import Predictor, prediction_of
 from chop.training.tasks import CLASSIFICATION, TrainingTask

@@ -17,7 +17,7 @@ from chop.devices import parse_accelerator
 from chop.numerics.compiled import KERNELS
 from chop.numerics.fused import fused_mode
 from chop.numerics.learned import LearnsBits
-from chop.processes import note_joined, same_import_path
+from chop.system.processes import note_joined, same_import_path
 from chop.training.options import TrainOptions
 
 # environment variables through which processes find each other

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
-from chop.plain_tensors import why_not_plain
+from chop.system.plain_tensors import why_not_plain
 from chop.training.options import TrainOptions
 
 START_FROM_WEIGHTS = "start from its weights with `load_name` and `load_type='pl'`"

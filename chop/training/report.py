@@ -12,7 +12,7 @@ import torch
 
 from chop.charts import Chart, page
 from chop.dataset.base import MaseDatasetInfo
-from chop.files import write_whole
+from chop.system.files import write_whole
 from chop.training.loop import Fitted
 from chop.training.scalars import COLUMNS, read_curves
 from chop.training.tasks import CLASSIFICATION, logged

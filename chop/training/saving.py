@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from chop.checkpoints import check_fits, fill, read_torch_file
-from chop.files import write_whole
+from chop.system.files import write_whole
 from chop.training.fields import (
     COUNT,
     START_FROM_WEIGHTS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from chop.files import naming, whole_file, write_whole
+from chop.system.files import naming, whole_file, write_whole
 from chop.training.tasks import CLASSIFICATION, TASKS, TrainingTask, logged
 
 RESUME = "free some space, then `resume`"

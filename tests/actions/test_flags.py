@@ -13,7 +13,7 @@ import chop
 from chop.actions.config import OPTIONS
 from chop.actions.flags import OPTION_OF, with_flags
 from chop.cli import main
-from chop.log import root_logger, show_logs
+from chop.system.log import root_logger, show_logs
 
 ROOT = Path(chop.__file__).parent
 LIBRARY = ("training", "dataset", "models", "tools")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from chop.actions import search
+from chop.actions.user_code import import_user_file
 from chop.dataset import DATASETS, MaseDataModule
 from chop.models import get_model, get_model_info
 from chop.models.base import MODELS
-from chop.user_code import import_user_file
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "friedman_regression_search.toml"
 OWN = '''

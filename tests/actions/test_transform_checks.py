@@ -470,7 +470,7 @@ def test_a_saved_graph_notes_what_it_was_made_from_and_others_are_warned_of(
 # replaces a folder, and is killed while it is moved aside
 KILLED = """
 import os, signal, sys
-from chop.files import replaced_folder
+from chop.system.files import replaced_folder
 
 def deadly(source, target):
     if ".part" in str(source):

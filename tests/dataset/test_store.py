@@ -15,7 +15,7 @@ from chop.dataset.base import DATASETS, MaseDatasetInfo, get_dataset
 from chop.dataset.data_module import MaseDataModule
 from chop.dataset.store import PreparedData, locked, prepared
 from chop.dataset.tensors import fingerprint
-from chop.files import cache_folder
+from chop.system.files import cache_folder
 
 ROWS = {"train": 5, "validation": 2, "test": 3}
 

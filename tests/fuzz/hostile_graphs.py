@@ -21,8 +21,8 @@ FUNCTIONS = (
     ),
     *("torch.set_default_device", "torch.compile", "torch.vmap", "torch.library:define"),
     *(
-        "chop.files:write_text",
-        "chop.user_code:import_user_file",
+        "chop.system.files:write_text",
+        "chop.actions.user_code:import_user_file",
         "chop.checkpoints:read_torch_file",
     ),
     *("numpy:save", "numpy:fromfile", "pickle:loads", "runpy:run_path", "torch.jit:load"),

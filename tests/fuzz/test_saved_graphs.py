@@ -38,8 +38,9 @@ HOMES = """
     torch torch.nn.functional torch.special torch.linalg torch.fft torch._C torch._C._nn torch.utils
     torch.hub torch.jit torch.serialization torch.multiprocessing torch.autograd torch.func operator
     math builtins os os.path sys io pathlib shutil subprocess pickle marshal importlib functools
-    inspect json ctypes socket tempfile types numpy chop chop.files chop.cli chop.user_code
-    chop.checkpoints chop.processes chop.registry chop.ir.ops chop.ir.graph.saving chop.passes
+    inspect json ctypes socket tempfile types numpy chop chop.system.files chop.cli
+    chop.actions.user_code chop.checkpoints chop.system.processes chop.registry chop.ir.ops
+    chop.ir.graph.saving chop.passes
     chop.passes.graph.transforms.quantize.quantized_funcs chop.models.toy
 """
 KINDS = (Tensor, str, list, dict, tuple, np.ndarray, bytes, type, Path, nn.Module, fx.GraphModule)

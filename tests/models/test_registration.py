@@ -3,6 +3,7 @@
 import pytest
 from torch import nn
 
+from chop.actions.user_code import UserCodeError, import_user_file
 from chop.dataset import MaseDatasetInfo
 from chop.models import (
     MODELS,
@@ -16,7 +17,6 @@ from chop.models import (
 from chop.models.physical import PHYSICAL_MODELS
 from chop.models.toy import TOY_MODELS
 from chop.models.vision import VISION_MODELS
-from chop.user_code import UserCodeError, import_user_file
 
 PHYSICAL = {
     "model_source": "physical",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from chop.ir import MaseGraph
 from chop.passes import Pipeline
-from chop.progress import hidden_progress
+from chop.system.progress import hidden_progress
 
 from .network_steps import CODES, KINDS, WEIGHTED, Kind, Options, Shape, State
 

@@ -28,7 +28,7 @@ from chop.passes.graph.describe.interpreter import GraphRunner
 from chop.passes.graph.interface.export_onnx import onnx_model
 from chop.passes.graph.transforms.integers.converter import node_call
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
-from chop.progress import hidden_progress
+from chop.system.progress import hidden_progress
 
 from .network_drawing import Network, quantised
 

@@ -20,7 +20,7 @@ from chop.ir import MaseGraph
 from chop.models import get_model
 from chop.passes import Pipeline
 from chop.passes.graph.interface.export_onnx import onnx_model
-from chop.progress import hidden_progress
+from chop.system.progress import hidden_progress
 
 from .network_drawing import Network, Step, has_format, quantised
 from .network_steps import KINDS

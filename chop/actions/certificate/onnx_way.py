@@ -23,7 +23,6 @@ from chop.actions.certificate.ways import (
     compared,
 )
 from chop.actions.onnx_models import ONNX
-from chop.files import is_onnx_file, part_folder
 from chop.integers import IntegerGraph
 from chop.onnx.metadata import CODES_SUFFIX, FORMAT_KEY, NETWORK_KEY, metadata_of
 from chop.onnx.qonnx_runtime import QonnxRuntime, why_not_run
@@ -31,6 +30,7 @@ from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.files import load_proto
 from chop.onnx.runtime import QONNX, Array, Runtime, input_dtype
 from chop.passes.graph.analysis.layer_checks import on_grid, tolerance
+from chop.system.files import is_onnx_file, part_folder
 
 __all__ = ["OnnxFile", "onnx_columns", "onnx_files"]
 

@@ -11,8 +11,8 @@ from typing import Any
 from chop.actions.config import ConfigError, default_project_dir
 from chop.actions.named_by_files import why_not_named
 from chop.actions.onnx_models import ONNX
-from chop.files import is_onnx_file, why_missing
 from chop.options import did_you_mean
+from chop.system.files import is_onnx_file, why_missing
 
 __all__ = ["RECORDED", "with_project"]
 

@@ -13,7 +13,7 @@ from chop.actions.certificate.compare import FORMAT, VERSION
 from chop.actions.certificate.page import certificate_page
 from chop.actions.certificate.structure import damage
 from chop.actions.certificate.ways import way_of
-from chop.files import read_json, write_whole
+from chop.system.files import read_json, write_whole
 
 __all__ = [
     "FILE",

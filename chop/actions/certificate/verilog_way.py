@@ -10,9 +10,9 @@ from typing import Any
 from chop.actions.certificate.probe import first_layer
 from chop.actions.certificate.ways import Column, Difference, Subject
 from chop.actions.circuit_test import STALLED, circuit_values
-from chop.files import read_json
 from chop.hardware.circuit import MANIFEST, Circuit
 from chop.hardware.simulation import CircuitCheck, Stalls, check_circuit, matching_graph
+from chop.system.files import read_json
 
 __all__ = ["has_circuit", "verilog_column"]
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from chop.actions.certificate.vectors import Vectors
 from chop.actions.samples import score_of
-from chop.files import cache_folder
 from chop.integers import IntegerGraph
 from chop.integers.digest import graph_digest
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.system.files import cache_folder
 from chop.training.tasks import TrainingTask
 
 __all__ = [

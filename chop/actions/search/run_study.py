@@ -40,7 +40,7 @@ from chop.actions.search.store.running import Note, Running
 from chop.actions.search.store.study_store import StudyStore
 from chop.actions.search.store.urls import absolute_url, parse_url
 from chop.devices import parse_accelerator
-from chop.redaction import redacted
+from chop.system.redaction import redacted
 from chop.training.interruption import Interrupted, Interruption
 from chop.version import __version__
 

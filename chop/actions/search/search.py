@@ -17,9 +17,9 @@ from chop.actions.invocation import command
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project, check_study
 from chop.actions.transform.source import Source
-from chop.log import quieter
-from chop.redaction import MARK
 from chop.registry import unknown
+from chop.system.log import quieter
+from chop.system.redaction import MARK
 from chop.tools.config_load import convert_str_na_to_none, load_config
 
 if TYPE_CHECKING:  # torch is imported when there is work to do
@@ -78,7 +78,7 @@ def search(
     from chop.actions.search.spec.settings import check_tables, settings_of
     from chop.actions.search.spec.study_spec import build_spec
     from chop.actions.search.store.location import STUDY, StudyLocation
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     _check_engine(engine)

@@ -49,7 +49,7 @@ def transform(
     Return the transformed graph or, in the module style, the transformed model.
     """
     from chop.actions.transform.work import carry_out
-    from chop.log import show_logs_unless_configured
+    from chop.system.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     table = convert_str_na_to_none(config) if isinstance(config, Mapping) else load_config(config)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chop.actions.config import ConfigError
-from chop.files import restore_folder
 from chop.registry import UnknownName
+from chop.system.files import restore_folder
 
 if TYPE_CHECKING:  # reading a plan does not import torch
     from chop.passes.base import GraphPass

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chop.files import read_json, write_whole
+from chop.system.files import read_json, write_whole
 
 if TYPE_CHECKING:
     from chop.training.scores import Score

@@ -15,8 +15,8 @@ from chop.actions.transform.effect import Traits, effect
 from chop.actions.transform.plan import PassStep, Plan
 from chop.actions.transform.report import Result
 from chop.actions.transform.source import Source, model_of
-from chop.memory import OutOfMemory, memory_for
 from chop.registry import UnknownName
+from chop.system.memory import OutOfMemory, memory_for
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph
@@ -150,8 +150,8 @@ def _quantize(
 
 def _clipped(graph: MaseGraph, rows: list[dict[str, Any]], folder: Path) -> Path:
     """Draw the histograms of calibrated operands, with what their formats clip."""
-    from chop.files import write_whole
     from chop.passes.graph.analysis.calibrate.table import drawn
+    from chop.system.files import write_whole
 
     file = folder / "calibration.svg"
     write_whole(file, drawn(graph, rows))

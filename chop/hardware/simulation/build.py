@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chop.caches import forget_oldest
-from chop.files import naming, part_folder, read_json
 from chop.hardware.circuit import Backend, Circuit
 from chop.hardware.simulation.harness import HARNESS, PORTS_HEADER, ports_header
 from chop.hardware.simulation.programs import Programs, verilator
 from chop.hardware.tools import ToolError, run_together, run_tool
 from chop.hardware.wave_format import WaveFormat
-from chop.private_cache import keep_folder, kept_folder, private_folder
+from chop.system.caches import forget_oldest
+from chop.system.files import naming, part_folder, read_json
+from chop.system.private_cache import keep_folder, kept_folder, private_folder
 
 __all__ = ["Build", "build_circuit", "lint_circuit"]
 

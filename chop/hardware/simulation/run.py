@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chop.files import part_folder
 from chop.hardware.circuit import Circuit, Port
 from chop.hardware.simulation.build import Build, build_circuit
 from chop.hardware.tools import Tool, ToolError, run_tool
 from chop.hardware.wave_format import wave_format
+from chop.system.files import part_folder
 
 __all__ = ["Simulation", "Stalls", "simulate_circuit"]
 
@@ -117,7 +117,7 @@ NO_STALLS = Stalls(0, 0)
 
 
 def _keep(traced: Path, waves: Path) -> None:
-    from chop.files import whole_file
+    from chop.system.files import whole_file
 
     with whole_file(waves) as part:
         traced.replace(part)

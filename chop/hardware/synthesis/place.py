@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chop.files import read_json, write_whole
 from chop.hardware.synthesis.programs import Program
 from chop.hardware.synthesis.resources import Placement, Resources
 from chop.hardware.tools import ToolError
+from chop.system.files import read_json, write_whole
 
 __all__ = ["place_netlist"]
 

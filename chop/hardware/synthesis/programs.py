@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from chop.caches import cached
-from chop.files import cache_folder, write_whole
 from chop.hardware.tools import INSTALL, Tool, ToolError, find_program, run_tool
+from chop.system.caches import cached
+from chop.system.files import cache_folder, write_whole
 
 __all__ = ["Program", "find_nextpnr", "find_yosys"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from tabulate import tabulate
 
 from chop.charts import Bars, bar_page
-from chop.files import write_whole
 from chop.hardware.circuit import Circuit
 from chop.hardware.synthesis.resources import Resources, Synthesis
 from chop.hardware.synthesis.vendors import VendorReport
+from chop.system.files import write_whole
 
 __all__ = ["clock_warning", "comparison_table", "layer_picture", "layer_table", "write_synthesis"]
 

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from chop.caches import cached
-from chop.files import part_folder, read_json, write_whole
 from chop.hardware.circuit import Circuit
 from chop.hardware.synth_options import SynthOptions, Target
 from chop.hardware.synthesis.count import count_cells
@@ -20,6 +18,8 @@ from chop.hardware.synthesis.netlist import flat_cells
 from chop.hardware.synthesis.place import place_netlist
 from chop.hardware.synthesis.programs import Program, find_nextpnr, find_yosys
 from chop.hardware.synthesis.resources import Resources, Synthesis
+from chop.system.caches import cached
+from chop.system.files import part_folder, read_json, write_whole
 
 __all__ = ["synthesize_circuit"]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from chop.caches import Lru
 from chop.hardware.tools import ToolError
 from chop.hardware.unrolled import symbols
 from chop.hardware.unrolled.checking import expected_codes, logic_codes, random_codes
@@ -28,6 +27,7 @@ from chop.hardware.unrolled.registry import UNROLLED
 from chop.hardware.unrolled.stages import CONSTANT, Logic, Schedule, only_wires, scheduled, split
 from chop.integers import Codes, IntegerGraph, TooWide
 from chop.integers.digest import content
+from chop.system.caches import Lru
 
 __all__ = ["LayerLogic", "forget_logic", "layer_logic"]
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from chop import extensions, integers
-from chop.caches import forget_oldest
-from chop.files import cache_folder, write_whole
 from chop.hardware.unrolled.stages import Logic
+from chop.system.caches import forget_oldest
+from chop.system.files import cache_folder, write_whole
 
 __all__ = ["decoded", "encoded", "entry_of", "packages_in_key", "read_entry", "write_entry"]
 

@@ -11,7 +11,6 @@ import torch
 from torch import fx, nn
 
 from chop import extensions
-from chop.files import write_whole
 from chop.ir.common import MASE_IMPLICIT_FUNCS
 from chop.ir.graph.contexts import KEPT_BY_NEITHER, noticed_by_fx, warn_of_contexts
 from chop.ir.graph.layer_names import check_called_names, warn_of_unsaved_names
@@ -34,6 +33,7 @@ from chop.ir.graph.tracer import (
 from chop.ir.ops import is_tensor_constant
 from chop.ir.parametrized import copies_of_results
 from chop.registry import UnknownName, unknown
+from chop.system.files import write_whole
 
 if TYPE_CHECKING:
     from chop.integers import IntegerGraph

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.files import whole_file, write_safetensors, write_whole
 from chop.ir.graph.encoding import DECODERS, METADATA, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import COMMON_KEYS, CommonMeta, MaseMetadata, TensorMeta
 from chop.ir.graph.names import SavedNames
 from chop.ir.record import Record
+from chop.system.files import whole_file, write_safetensors, write_whole
 
 NA = "NA"  # TOML has no null
 COPY = "copy the whole directory again, or save the graph again"

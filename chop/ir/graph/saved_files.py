@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chop.files import restore_folder
+from chop.system.files import restore_folder
 
 GRAPH, LAYERS = "graph.json", "layers.json"
 

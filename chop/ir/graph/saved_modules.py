@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop import extensions
-from chop.files import replaced_folder, write_safetensors
 from chop.ir.graph.encoding import Tensors
 from chop.ir.graph.fast_paths import forbid_fast_paths
 from chop.ir.graph.layer_extras import EXTRAS
@@ -36,6 +35,7 @@ from chop.ir.graph.saved_layers import (
     layers_without_parametrizations,
     rebuilt_layers,
 )
+from chop.system.files import replaced_folder, write_safetensors
 
 FORMAT, VERSION = "mase-layers", 2
 STATE = "state_dict.safetensors"

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.files import replaced_folder, restore_folder, whole_file, write_safetensors
 from chop.ir.graph.encoding import ARGUMENTS, METADATA, VALUES, Decoder, Encoder, Tensors
 from chop.ir.graph.mase_graph import (
     FRONT_ENDS,
@@ -47,6 +46,7 @@ from chop.ir.graph.saved_files import GRAPH
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
+from chop.system.files import replaced_folder, restore_folder, whole_file, write_safetensors
 
 FORMAT, VERSION = "mase-graph", 3
 STATE, META = "state_dict.safetensors", "node_meta_param.toml"

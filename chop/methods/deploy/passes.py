@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-from chop.dotted import deepsetattr
+from chop.ir.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import has_trait

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from chop.libraries import load_library
 from chop.numerics.compiled import FLAGS, find_compiler, fingerprint
+from chop.system.libraries import load_library
 
 logger = logging.getLogger(__name__)
 

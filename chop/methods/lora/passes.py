@@ -10,12 +10,12 @@ from annotated_types import Ge, Lt
 from torch import nn
 
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.log import show_logs_unless_configured
 from chop.methods.lora.layers import LoRALinear
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms import metadata_sync as sync
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import select
+from chop.system.log import show_logs_unless_configured
 
 __all__ = ["fuse_lora_weights_transform_pass", "insert_lora_adapter_transform_pass"]
 

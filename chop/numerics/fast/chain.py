@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chop.libraries import load_library
 from chop.numerics.compiled import FLAGS, find_compiler, fingerprint
 from chop.numerics.fast.mode import fused_mode
 from chop.numerics.fast.pointers import address
+from chop.system.libraries import load_library
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chop.files import why_missing
-from chop.memory import memory_for
 from chop.onnx.packages import need_package
 from chop.onnx.reading.errors import UnreadableModel
 from chop.onnx.reading.lowering import without_weights
 from chop.onnx.reading.scan import MAX_STRUCTURE, measure
+from chop.system.files import why_missing
+from chop.system.memory import memory_for
 
 __all__ = ["FIRST_READ", "MAX_NODES", "OPSETS", "load_proto"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from chop.dotted import deepgetattr as deepgetattr
-from chop.dotted import deepsetattr as deepsetattr
-from chop.dotted import get_parent_name as get_parent_name
+from chop.ir.dotted import deepgetattr as deepgetattr
+from chop.ir.dotted import deepsetattr as deepsetattr
+from chop.ir.dotted import get_parent_name as get_parent_name
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.registry import UnknownName
 

@@ -9,8 +9,8 @@ from annotated_types import Ge
 from tabulate import tabulate
 from torch import nn
 
-from chop.log import show_logs_unless_configured
 from chop.passes.module.base import module_pass
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

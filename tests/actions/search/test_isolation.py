@@ -71,7 +71,7 @@ def test_a_module_is_run_without_the_present_folder(tmp_path):
 
 def test_folders_that_the_user_has_named_are_imported_from(tmp_path):
     (tmp_path / "here").mkdir()
-    code = "from chop.processes import import_path; print(import_path())"
+    code = "from chop.system.processes import import_path; print(import_path())"
     said = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path / "here",

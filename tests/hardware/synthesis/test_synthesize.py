@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from chop.files import cache_folder
 from chop.hardware.synthesis import Synthesis, programs, synthesize_circuit
 from chop.hardware.tools import ToolError
+from chop.system.files import cache_folder
 
 from .netlists import circuit
 

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from chop.actions.user_code import import_user_file
 from chop.cli import main
-from chop.files import write_safetensors
 from chop.ir import MaseGraph
 from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.ops import define
 from chop.passes import run_pass
-from chop.user_code import import_user_file
+from chop.system.files import write_safetensors
 
 
 def node(name, op, target, /, *args, **kwargs):
@@ -256,7 +256,7 @@ NODES = {
 }
 EVIL = """
     os.system os:system builtins.eval torch.load torch.from_file torch.ops.aten.from_file
-    operator.methodcaller chop.user_code:import_user_file torch.Tensor.__reduce_ex__
+    operator.methodcaller chop.actions.user_code:import_user_file torch.Tensor.__reduce_ex__
 """
 NODES |= {target: [function("n", target, X)] for target in EVIL.split()}
 NODES |= {

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from chop.checkpoints import load_model
-from chop.files import replaced_folder, write_safetensors
 from chop.ir import MaseGraph
 from chop.ir.graph.layer_extras import EXTRAS, Extra
 from chop.ir.graph.meta_file import GraphFileError
@@ -23,6 +22,7 @@ from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.saving import made_from
 from chop.passes import Pipeline, run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+from chop.system.files import replaced_folder, write_safetensors
 from tests.saved_tensors import replace_tensors
 
 ROOT = Path(__file__).parents[3]
@@ -193,7 +193,7 @@ def test_another_process_needs_chop_and_the_users_file_only(tmp_path):
     (tmp_path / "elsewhere" / "mine.py").write_text(USER)
     script = (
         "import sys, torch; from chop.ir import MaseGraph\n"
-        "from chop.user_code import import_user_file\n"
+        "from chop.actions.user_code import import_user_file\n"
         "mine = import_user_file(sys.argv[1])\n"
         "ops = {'modules': {mine.Twice: {}}}\n"
         "if sys.argv[2] == 'save': MaseGraph(mine.Net(), custom_ops=ops).export(sys.argv[3])\n"

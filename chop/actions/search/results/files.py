@@ -21,7 +21,7 @@ from chop.actions.search.run.loop import front_of
 from chop.actions.search.samplers.base import Chosen
 from chop.actions.search.samplers.optuna import study_in_memory
 from chop.actions.search.store.study_store import StudyStore
-from chop.files import whole_file
+from chop.system.files import whole_file
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

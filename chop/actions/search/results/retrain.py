@@ -23,9 +23,9 @@ from chop.actions.search.spec.study_spec import RETRAIN_SPLITS, StudySpec
 from chop.actions.test import scored
 from chop.actions.train import best_weights, fit, trained_graph
 from chop.dataset.data_module import facts_of
-from chop.files import read_json, write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.registry import Registry
+from chop.system.files import read_json, write_whole
 from chop.training.names import Names
 from chop.training.options import RETRAIN, TrainOptions
 from chop.training.saving import read_run

@@ -11,7 +11,7 @@ from chop.actions.search.results.overflows import count_overflows
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.spec.study_spec import RETRAIN_SPLITS
 from chop.actions.test import scored
-from chop.files import read_json, write_whole
+from chop.system.files import read_json, write_whole
 from chop.training.options import TrainOptions
 from chop.training.tasks import task_named
 

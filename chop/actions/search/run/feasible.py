@@ -13,9 +13,9 @@ from chop.actions.search.space.learned import LearnedSpace
 from chop.actions.search.space.untraced import UntracedModel
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.log import quieter
 from chop.passes.graph.describe.formats import is_float_network
 from chop.passes.graph.transforms.integers import integer_graph
+from chop.system.log import quieter
 
 logger = logging.getLogger(__name__)
 

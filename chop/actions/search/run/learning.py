@@ -14,11 +14,11 @@ from chop.actions.search.space.learned import FILE, LearnedSpace, design_folder
 from chop.actions.search.spec.settings import GradientTable
 from chop.checkpoints import load_graph
 from chop.dataset.data_module import facts_of
-from chop.dotted import deepsetattr
-from chop.files import write_whole
+from chop.ir.dotted import deepsetattr
 from chop.numerics.learned import LearnsBits
 from chop.passes import run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
+from chop.system.files import write_whole
 from chop.training.interruption import Interruption
 from chop.training.learned import Checkpoint, LearnedDesign, LearnedFront, train_front
 

@@ -24,7 +24,7 @@ from chop.actions.search.space.base import Candidate
 from chop.actions.search.spec.settings import EarlyStopping
 from chop.actions.search.spec.study_spec import StudySpec
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.redaction import redacted_text
+from chop.system.redaction import redacted_text
 from chop.training.devices import fixed_threads
 
 NO_TRIALS = KnownTrials()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chop.actions.search.space.choices import Choices
 from chop.actions.search.space.pass_spaces import Config, NodePassSpace, PassSpace
-from chop.log import quieter
+from chop.system.log import quieter
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,10 +15,10 @@ from chop.actions.search.space.registry import (
     generated_options,
     register_search_space,
 )
-from chop.files import read_json
-from chop.log import quieter
 from chop.numerics.learned import LearnsBits
 from chop.options import Options
+from chop.system.files import read_json
+from chop.system.log import quieter
 
 if TYPE_CHECKING:
     from chop.ir.graph.mase_graph import MaseGraph

@@ -12,10 +12,10 @@ from chop.actions.search.space.checks import Check, problem_of, refuse_choices, 
 from chop.actions.search.space.choices import Parameter, choice_of, unflatten_dict
 from chop.actions.search.space.operands import lacking_operands
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
-from chop.caches import Lru
 from chop.ir.graph.mase_metadata import mase
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
 from chop.registry import UnknownName
+from chop.system.caches import Lru
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from torch import fx, nn
 
 from chop.actions.search.space.pass_spaces import frozen
-from chop.caches import Lru
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.numerics.weight_cache import CachedWeight, ObservedParameter, TrackedWeights
 from chop.passes.graph.transforms.quantize.quantize import (
@@ -21,6 +20,7 @@ from chop.passes.graph.transforms.quantize.quantize import (
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.utils import get_parent_name
+from chop.system.caches import Lru
 
 MAX_BYTES = 1 << 30  # of cached weights, over all layers
 MAX_FORMS = 64  # cached for each node

@@ -21,9 +21,9 @@ from chop.actions.search.space.pass_spaces import (
     keys_of_format,
 )
 from chop.actions.search.space.seeds import node_parameters, seed_of_nodes
-from chop.caches import Lru
-from chop.log import quieter
 from chop.passes.graph.transforms.redefine.width_requests import WIDENINGS
+from chop.system.caches import Lru
+from chop.system.log import quieter
 
 if TYPE_CHECKING:
     from torch import nn

@@ -118,7 +118,7 @@ class StudySpec:
 
 def unpacked(packed: bytes) -> StudySpec:
     """Import the user's files, then build the spec that `packed` describes."""
-    from chop.user_code import import_user_file
+    from chop.actions.user_code import import_user_file
 
     files, is_traced, content, inner = pickle.loads(packed)
     for file in files:

@@ -18,7 +18,7 @@ from chop.actions.search.store.lock import lock_file
 from chop.actions.search.store.rows import TrialRow, distribution_json
 from chop.actions.search.store.urls import STORAGES, url_for_sqlalchemy
 from chop.extras import install_command
-from chop.redaction import redacted
+from chop.system.redaction import redacted
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

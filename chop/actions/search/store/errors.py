@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from chop.actions.options import ConfigError
-from chop.redaction import redacted, redacted_text
+from chop.system.redaction import redacted, redacted_text
 
 NOT_ALONE = "another program adds trials to this study as well; stop one of the two"
 # what Optuna and we raise at lines and rows that this version would not have written

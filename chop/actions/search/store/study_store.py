@@ -20,7 +20,7 @@ from chop.actions.search.store.errors import (
 from chop.actions.search.store.journal import JournalBackend
 from chop.actions.search.store.rows import StoredTrial, TrialRow, stored_trial
 from chop.actions.search.store.urls import parse_url
-from chop.redaction import redacted
+from chop.system.redaction import redacted
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chop.actions.options import ConfigError
 from chop.actions.search.store.errors import reason
-from chop.redaction import redacted, without_marks
+from chop.system.redaction import redacted, without_marks
 
 KINDS = ("journal", "sqlite", "postgresql")
 STORAGES = "the path of a journal file, sqlite:///study.db, or postgresql://user@host/name"

@@ -13,11 +13,9 @@ from tabulate import tabulate
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
-from chop.files import write_whole
 from chop.integers import IntegerGraph, IntegerNode, QuantizeInput, Requantize, Word
 from chop.integers.vectors import InputWord, boundary_inputs, input_words, random_inputs
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.layer_checks import (
     LayerCheck,
@@ -36,6 +34,8 @@ from chop.passes.graph.describe.batches import batches, check_count, check_gener
 from chop.passes.graph.describe.interpreter import GraphRunner, device_of, input_name
 from chop.passes.graph.transforms.integers import integer_graph
 from chop.passes.options import OutputPath
+from chop.system.files import write_whole
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from chop.dotted import deepgetattr
+from chop.ir.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.operands import keeps_name

@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_map_only
 from chop.ir.graph.arguments import without_surplus
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.tracer import attributes_restored
-from chop.memory import OutOfMemory, memory_for
 from chop.passes.base import PassArgsError
 from chop.registry import unknown
+from chop.system.memory import OutOfMemory, memory_for
 
 OWN_CHECK = "this graph is "  # how the messages of checks begin that exported graphs contain
 

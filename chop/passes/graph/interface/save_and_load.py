@@ -14,9 +14,9 @@ from chop.ir.graph.mase_metadata import mase
 from chop.ir.graph.meta_file import read_node_meta, write_node_meta
 from chop.ir.graph.names import SavedNames, user_definitions
 from chop.ir.graph.saving import load_graph, save_graph
-from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
 from chop.passes.options import InputPath, OutputPath
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

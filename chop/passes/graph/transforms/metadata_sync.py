@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import fx, nn
 
-from chop.dotted import deepsetattr
 from chop.hardware.emit import DEFAULT_PARALLELISM
+from chop.ir.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import CommonMeta, MaseMetadata, Operands, mase
 from chop.ir.operands import bind_operands

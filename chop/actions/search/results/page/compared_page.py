@@ -14,7 +14,7 @@ from chop.actions.search.results.page.numbers import decimals, duration
 from chop.actions.search.results.page.page import CHART, assembled
 from chop.actions.search.results.page.reading import page_errors, read_record
 from chop.actions.search.results.page.record import SearchRecord
-from chop.files import write_whole
+from chop.system.files import write_whole
 
 SCRIPTS = (*CHART, "tables.js", "comparison.js")
 

@@ -16,7 +16,7 @@ from chop.actions.search.results.page.columns import page_data
 from chop.actions.search.results.page.markup import Html, join, json_block, tag
 from chop.actions.search.results.page.reading import page_errors, read_record
 from chop.actions.search.results.page.record import SearchRecord
-from chop.files import write_whole
+from chop.system.files import write_whole
 
 CHART = ("basics.js", "axes.js", "pen.js", "scatter.js", "zoom.js", "trials.js")
 PARTS = ("curves.js", "brush.js", "parallel.js", "design.js", "tables.js", "live.js", "view.js")

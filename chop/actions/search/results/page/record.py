@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from chop.redaction import redacted, redacted_text
+from chop.system.redaction import redacted, redacted_text
 
 if TYPE_CHECKING:
     from chop.actions.search.results.files import Results

@@ -14,7 +14,7 @@ from typing import Any
 
 from chop.actions.search.run.engines.base import Event, Work
 from chop.actions.search.run.engines.pool import STARTS, Member, PoolEngine
-from chop.processes import import_path
+from chop.system.processes import import_path
 
 # -P and a list of folders: a worker imports only from where the search does
 START = (

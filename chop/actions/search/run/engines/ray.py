@@ -18,7 +18,7 @@ from typing import Any
 from chop.actions.search.run.engines.base import Event, Work
 from chop.actions.search.run.engines.pool import STARTS, Member, PoolEngine
 from chop.extras import install_command
-from chop.processes import import_path
+from chop.system.processes import import_path
 
 logger = logging.getLogger(__name__)
 

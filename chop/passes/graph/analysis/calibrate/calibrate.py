@@ -11,10 +11,8 @@ from tabulate import tabulate
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
-from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.log import show_logs_unless_configured
 from chop.numerics.histograms import BINS, Histogram
 from chop.numerics.thresholds import PERCENTILE
 from chop.passes.base import PassArgsError, graph_pass
@@ -29,7 +27,9 @@ from chop.passes.graph.transforms.quantize.output_error import INPUTS, Distance
 from chop.passes.graph.transforms.quantize.quantize import why_not_quantized
 from chop.passes.graph.transforms.repair.channels import require_float
 from chop.passes.options import OutputPath, Problem, check_picture
-from chop.progress import progress_bar
+from chop.system.files import write_whole
+from chop.system.log import show_logs_unless_configured
+from chop.system.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 

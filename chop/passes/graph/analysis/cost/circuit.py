@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from torch import fx
 
-from chop.caches import Lru
 from chop.hardware.estimate import Estimate, estimate
 from chop.hardware.estimate.cost import Cost, metrics_of
 from chop.hardware.estimate.formula import CodeRange
@@ -34,6 +33,7 @@ from chop.passes.graph.analysis.cost.circuit_steps import (
 from chop.passes.graph.analysis.cost.ledger import MAX_LEDGERS, Ledger, Line, ledger_of
 from chop.passes.graph.transforms.integers import moving_rules, rule_of, weighted_rules
 from chop.passes.graph.transforms.integers import pointwise_rules as pointwise
+from chop.system.caches import Lru
 
 
 class CircuitLedger:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from chop.caches import Lru
 from chop.hardware.estimate import formula
 from chop.hardware.estimate.cost import Cost
 from chop.hardware.estimate.formula import CodeRange, Target
@@ -28,6 +27,7 @@ from chop.passes.graph.analysis.cost.ledger import Formats, Line
 from chop.passes.graph.describe.in_place import writes_in_place
 from chop.passes.graph.transforms.integers.weighted_rules import norm_codes
 from chop.passes.graph.transforms.integers.weights import dyadic, weight_codes
+from chop.system.caches import Lru
 
 MAX_KEPT = 4096  # results of one step, for values and formats
 MAX_FACTS = 64  # formats of the weights of one layer

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.caches import Lru
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.ops import OPS, has_trait
 from chop.numerics import NumberFormat, from_dtype, from_precision
@@ -57,6 +56,7 @@ from chop.passes.graph.transforms.quantize.quantized_funcs import (
 )
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
+from chop.system.caches import Lru
 
 Formats = Mapping[str, NumberFormat]
 Measure = Callable[[NumberFormat], Any]

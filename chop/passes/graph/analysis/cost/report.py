@@ -11,8 +11,8 @@ from typing import Any
 from tabulate import tabulate
 
 from chop.charts import Bars, bar_page
-from chop.files import write_whole
-from chop.log import show_logs_unless_configured
+from chop.system.files import write_whole
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chop.dotted import deepsetattr
+from chop.ir.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 

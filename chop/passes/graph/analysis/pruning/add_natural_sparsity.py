@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.dotted import deepgetattr
+from chop.ir.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 from chop.passes.graph.analysis.pruning.layers import software_entry, watch_layers

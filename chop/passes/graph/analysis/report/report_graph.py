@@ -7,10 +7,10 @@ from typing import Literal
 
 from tabulate import tabulate
 
-from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import graph_pass
 from chop.passes.options import OutputPath
+from chop.system.files import write_whole
 
 FX_OPS = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 from tabulate import tabulate
 from torch import fx
 
-from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
-from chop.log import show_logs_unless_configured
 from chop.passes.base import FILLED_BY, PassArgsError, graph_pass, has_metadata
 from chop.passes.options import OutputPath
+from chop.system.files import write_whole
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from chop.charts import Bars, bar_page
-from chop.files import write_whole
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import ops_with
 from chop.ir.probabilities import final_op, return_scores
-from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.analysis.quantization.calculate_avg_bits import WEIGHTED
 from chop.passes.graph.analysis.sensitivity.scores import LayerScore
@@ -30,6 +28,8 @@ from chop.passes.graph.describe.rerun import Rerun
 from chop.passes.graph.transforms.quantize.quantize import node_config, quantize_transform_pass
 from chop.passes.options import NodeChoice, OutputPath, Problem, check_picture, choices
 from chop.passes.select import By, matching, select
+from chop.system.files import write_whole
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from chop.passes.graph.describe.interpreter import GraphRunner, RunError, restor
 from chop.passes.graph.describe.nodes import fetch_attr
 from chop.passes.options import NodeChoice, Problem, choices
 from chop.passes.select import By, select
-from chop.progress import progress_bar
+from chop.system.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from typing import Any
 from chop.integers.digest import graph_digest
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.log import show_logs_unless_configured
 from chop.onnx import save_model
 from chop.onnx.metadata import (
     ACCURACY_KEY,
@@ -28,6 +27,7 @@ from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
 from chop.passes.graph.interface.export_onnx.model import onnx_model
 from chop.passes.graph.interface.export_onnx.values import ExportError
 from chop.passes.options import OutputPath
+from chop.system.log import show_logs_unless_configured
 from chop.version import __version__
 
 __all__ = ["export_onnx_interface_pass"]

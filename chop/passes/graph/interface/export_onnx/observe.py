@@ -13,7 +13,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import TensorMeta, mase
 from chop.ir.nested import contents
 from chop.ir.ops import identify
-from chop.memory import OutOfMemory
 from chop.passes.graph.describe.interpreter import GraphRunner, RunError, input_name
 from chop.passes.graph.interface.export_onnx.values import (
     BATCHES,
@@ -24,6 +23,7 @@ from chop.passes.graph.interface.export_onnx.values import (
     merged_facts,
     with_leaves,
 )
+from chop.system.memory import OutOfMemory
 
 _RANDOM = """
     rand randn randint randperm multinomial normal bernoulli rand_like randn_like randint_like

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.dotted import deepgetattr
+from chop.ir.dotted import deepgetattr
 from chop.onnx import ModelBuilder
 from chop.passes.graph.describe.interpreter import input_name
 from chop.passes.graph.interface.export_onnx.call import OpCall

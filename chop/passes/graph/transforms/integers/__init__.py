@@ -8,10 +8,10 @@ from typing import Any
 from chop.integers import IntegerGraph
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
-from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
 from chop.passes.graph.describe.final import refuse_final
 from chop.passes.graph.transforms.integers.converter import Converter, rule_of
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.dotted import deepgetattr
 from chop.integers import (
     Codes,
     ConstantCodes,
@@ -24,6 +23,7 @@ from chop.integers import (
     Word,
 )
 from chop.integers.wrapping import sums_that_may_wrap
+from chop.ir.dotted import deepgetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, has_trait

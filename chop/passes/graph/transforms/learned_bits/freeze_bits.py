@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chop.dotted import deepsetattr
+from chop.ir.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms import metadata_sync as sync

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 from torch import Tensor, fx
 
-from chop.dotted import deepsetattr
+from chop.ir.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OpNames, has_trait, ops_with

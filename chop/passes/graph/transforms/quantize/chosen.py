@@ -9,9 +9,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from chop.log import show_logs_unless_configured
 from chop.numerics import NumberFormat
 from chop.passes.graph.transforms.quantize.observed import Observed
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

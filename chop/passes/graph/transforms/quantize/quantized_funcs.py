@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from chop.caches import Lru
 from chop.ir.operands import argument_names
 from chop.ir.ops import NAMESPACES, OPS, OpSpec, drops_sign
 from chop.numerics import FORMATS, NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
 from chop.passes.graph.transforms.quantize.composed_funcs import composed_form
 from chop.passes.graph.transforms.quantize.config import as_in_place, layer_formats
+from chop.system.caches import Lru
 
 MAX_CACHED = 1000  # configs of one function whose formats are remembered
 

@@ -30,7 +30,7 @@ from chop.passes.graph.transforms.quantize.observed import (
     parameters_of,
 )
 from chop.passes.graph.transforms.quantize.output_error import OutputError
-from chop.progress import progress_bar
+from chop.system.progress import progress_bar
 
 Config = dict[str, Any]
 Plan = dict[fx.Node, Config]

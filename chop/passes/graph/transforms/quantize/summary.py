@@ -10,12 +10,12 @@ from typing import Any
 from tabulate import tabulate
 from torch import fx
 
-from chop.files import whole_file
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.log import show_logs_unless_configured
 from chop.passes.base import GraphPass, graph_pass
 from chop.passes.graph.utils import get_mase_op, get_mase_type, get_node_actual_target
 from chop.passes.options import OutputPath
+from chop.system.files import whole_file
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from chop.passes.graph.transforms.quantize.output_error import Formats, OutputEr
 from chop.passes.graph.transforms.quantize.quantized_funcs import float_target, quantized_function
 from chop.passes.graph.transforms.quantize.quantized_modules import layer_for, variant
 from chop.passes.graph.transforms.quantize.variants import is_variant
-from chop.progress import progress_bar
+from chop.system.progress import progress_bar
 
 SWEEPS = 2  # over all operands of a design
 GAIN = 1e-3  # the relative gain for which a fraction is changed

@@ -39,7 +39,7 @@ from chop.passes.graph.transforms.repair.channels import (
     require_float,
 )
 from chop.passes.graph.transforms.repair.fold_batch_norm import why_norms_stay
-from chop.progress import progress_bar
+from chop.system.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 

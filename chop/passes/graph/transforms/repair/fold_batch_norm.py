@@ -41,7 +41,7 @@ from chop.passes.graph.transforms.repair.channels import (
     forget_statistics,
     is_watched,
 )
-from chop.progress import progress_bar
+from chop.system.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 NO_LAYER = "no linear layer or convolution stands directly before or after it"

@@ -31,7 +31,7 @@ from chop.passes.graph.transforms.metadata_sync import own_copy
 from chop.passes.graph.transforms.quantize.quantized_funcs import QuantizedFunction
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.repair.layers import QuantizedLayer, exchange_all
-from chop.progress import progress_bar
+from chop.system.progress import progress_bar
 
 Result = TypeVar("Result")
 

@@ -39,8 +39,8 @@ from chop.passes.graph.transforms.repair.channels import (
 from chop.passes.graph.transforms.repair.layer_inputs import samples_for, watch_inputs
 from chop.passes.graph.transforms.repair.layers import chosen_nodes
 from chop.passes.select import By, select
-from chop.progress import progress_bar
 from chop.registry import UnknownName
+from chop.system.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from chop.hardware.circuit import Circuit
 from chop.hardware.projects import HardwareProject, note_project
 from chop.integers import IntegerGraph
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError
+from chop.system.log import show_logs_unless_configured
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from chop.processes import Terminated
+from chop.system.processes import Terminated
 
 
 class UserCodeError(ImportError):

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from chop.files import part_folder
-from chop.private_cache import ADVICE, checked_descriptor, keep_file, private_folder
+from chop.system.files import part_folder
+from chop.system.private_cache import ADVICE, checked_descriptor, keep_file, private_folder
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "libraries"
 # builds in a separate process, which continues if this one ends
 BUILDER = (
-    "import sys; sys.path.append(sys.argv[1]); from chop.libraries import build; "
+    "import sys; sys.path.append(sys.argv[1]); from chop.system.libraries import build; "
     "build(sys.argv[2], sys.argv[3:])"
 )
 

@@ -10,7 +10,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from chop.files import cache_folder, naming
+from chop.system.files import cache_folder, naming
 
 __all__ = [
     "ADVICE",

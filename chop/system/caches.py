@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from chop.files import locked_file
+from chop.system.files import locked_file
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 
-from chop.redaction import redacted_text
+from chop.system.redaction import redacted_text
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 HANDLER = "chop-stderr"

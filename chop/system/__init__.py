@@ -1,0 +1,1 @@
+"""Files, processes, memory, logs: what every room may use of the machine."""
