@@ -14,9 +14,9 @@ from chop.actions.search.results import circuits as module
 from chop.actions.search.results.page.circuits import circuits_section
 from chop.actions.search.results.page.page import write_report
 from chop.actions.search.results.page.record import SearchRecord
-from chop.actions.search.spec import study_spec
 from chop.actions.search.spec.settings import settings_of
 from chop.dataset import MaseDataModule
+from chop.hardware import tools
 from chop.hardware.circuit import Circuit
 from chop.hardware.estimate import estimate
 from chop.hardware.tools import ToolError
