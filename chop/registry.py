@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import pkgutil
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -207,11 +208,8 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec(name)
     assert spec is not None, name
     yield name, Path(str(spec.origin))
-    for folder in map(Path, spec.submodule_search_locations or ()):
-        for file in sorted(folder.rglob("*.py")):
-            parts = file.relative_to(folder).with_suffix("").parts
-            if all(map(str.isidentifier, parts)):
-                yield ".".join((name, *parts)).removesuffix(".__init__"), file
+    for module in pkgutil.iter_modules(spec.submodule_search_locations or (), f"{name}."):
+        yield from _files_of(module.name)
 
 
 class Registry(Entries[str, T]):
