@@ -21,8 +21,8 @@ from formats import median_ms
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from chop.passes.graph.transforms.deploy.convert import deployed_layer
-from chop.passes.graph.transforms.deploy.kernels import why_not_on
+from chop.methods.deploy.convert import deployed_layer
+from chop.methods.deploy.kernels import why_not_on
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 
 BATCHES = [16, 64, 256, 1024, 2048, 4096, 8192]

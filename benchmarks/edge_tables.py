@@ -28,7 +28,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from chop.dataset import get_dataset_info
 from chop.dataset.jsc_sim import jsc_sim
-from chop.layers import edge_table
+from chop.methods.edge_tables import edge_table
 from chop.models import get_model
 
 Step = Callable[[Tensor, Tensor], Tensor]  # the losses of all networks, for inputs and classes

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from chop.dataset import TensorSplit
 from chop.dataset.jsc_sim import FILE, jsc_sim
-from chop.models.tables import TableNetwork
+from chop.methods.edge_tables.models import TableNetwork
 from chop.training.learned import FrontOptions, LearnedFront, train_front
 
 Splits = dict[str, TensorSplit]

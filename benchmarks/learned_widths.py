@@ -31,9 +31,9 @@ from torch import nn
 from chop.dataset.jsc_sim import jsc_sim
 from chop.hardware.estimate import estimate
 from chop.ir import MaseGraph
+from chop.methods.population import train_population
 from chop.passes import Pipeline, quantize_transform_pass
 from chop.training.options import TrainOptions
-from chop.training.population import train_population
 
 
 class Point(NamedTuple):

@@ -40,8 +40,8 @@ from chop.hardware.synthesis import synthesize_circuit
 from chop.hardware.unrolled import layer_logic, layers_of, unrolled_circuit
 from chop.integers import IntegerGraph, LinearCodes, NeuronTables, QuantizeInput, Scale, Word
 from chop.ir import MaseGraph
-from chop.layers import EdgeTable
-from chop.layers.edge_functions import edge_function
+from chop.methods.edge_tables import EdgeTable
+from chop.methods.edge_tables.edge_functions import edge_function
 from chop.numerics.integer import Integer
 from chop.passes import Pipeline
 
@@ -291,7 +291,7 @@ def fit(measured: Measured, networks: Sequence[Network | Design]) -> None:
     terms = [{} if edges else formula_features(graph, structure) for graph, edges in pairs]
     for name, features, chosen in (
         ("ADDERS", logic, False),
-        ("EDGES", logic, True),
+        ("EdgeTables.luts", logic, True),
         ("FORMULA", terms, False),
     ):
         rows = [

@@ -31,13 +31,13 @@ from torch import nn
 from chop.actions import search
 from chop.dataset import MaseDataModule, TensorSplit, get_dataset_info
 from chop.devices import parse_accelerator
+from chop.methods.population.population import Population
 from chop.models import get_model, get_model_info
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
 from chop.training.devices import Place, threads_for
 from chop.training.loop import Training
 from chop.training.options import TrainOptions
-from chop.training.population.population import Population
 
 FEATURES, CLASSES, RATE = 16, 5, 1e-3
 Work = Callable[[int], None]  # takes so many steps

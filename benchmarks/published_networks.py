@@ -2,10 +2,13 @@
 
 python benchmarks/published_networks.py DATA                 # the folder of the networks
 python benchmarks/published_networks.py DATA --networks resnet20 --tested 2000
+python benchmarks/published_networks.py DATA --networks resnet20 --compare 500
 
 Both ways see the same samples for calibration and train nothing. Times are medians for a batch of
 one and one thread, in turns, as a share of the float network's; accuracies are of the tested
-samples in onnxruntime, as it is deployed.
+samples in onnxruntime, as it is deployed. `--compare` counts the samples of which onnxruntime gives
+other outputs, or another class, than the simulation, with scales that fit the data most closely and
+with powers of two.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 import onnxruntime
 import torch
 from tabulate import tabulate
+from torch import Tensor
 
 from chop.ir import MaseGraph
 from chop.onnx.fusion import fusion_report
@@ -42,13 +46,17 @@ def float_file(published: Published, folder: Path) -> Path:
     return file
 
 
-def ours(published: Published, folder: Path) -> Path:
+def ours(
+    published: Published, folder: Path, *, power_of_two: bool = True
+) -> tuple[MaseGraph, Path]:
+    """Return the network in 8 bits, and its file."""
     graph = MaseGraph(published.model)
     (name,) = (str(node.target) for node in graph.nodes if node.op == "placeholder")
-    graph, _ = Pipeline(static_steps(published, name))(graph)
+    *steps, last = static_steps(published, name)
+    graph, _ = Pipeline([*steps, (last, {"power_of_two": power_of_two})])(graph)
     file = folder / "ours.onnx"
     run_pass("export_onnx", graph, {"save_path": file, "format": "qdq", "silent": True})
-    return file
+    return graph, file
 
 
 def theirs(source: Path, published: Published, folder: Path) -> Path:
@@ -71,20 +79,53 @@ def theirs(source: Path, published: Published, folder: Path) -> Path:
     return file
 
 
+def outputs(runtime: Runtime, x: Tensor) -> np.ndarray[Any, Any]:
+    (name,) = runtime.inputs
+    found = [next(iter(runtime.run({name: b.numpy()}).values())) for b in x.split(500)]
+    return np.concatenate(found)
+
+
 def score(runtime: Runtime, published: Published, count: int) -> str:
     """Return the accuracy in per cent, or nothing for a network without labels."""
     if published.labels is None:
         return "–"
-    (name,) = runtime.inputs
-    batches = published.tested[-count:].split(500)
-    found = np.concatenate([next(iter(runtime.run({name: b.numpy()}).values())) for b in batches])
+    found = outputs(runtime, published.tested[-count:])
     return f"{100 * (found.argmax(1) == published.labels[-count:].numpy()).mean():.2f}"
 
 
-def row(network: str, data: Path, tested: int, folder: Path) -> dict[str, str]:
-    published = resnet20(data) if network == "resnet20" else MLPERF[network](data, folder)
+def of_name(network: str, data: Path, folder: Path) -> Published:
+    return resnet20(data) if network == "resnet20" else MLPERF[network](data, folder)
+
+
+def differences(network: str, data: Path, count: int, folder: Path) -> list[dict[str, object]]:
+    """Return how many samples onnxruntime computes otherwise than the simulation."""
+    published, rows = of_name(network, data, folder), []
+    x = published.tested[:count]
+    for scales, power_of_two in (("float", False), ("powers of two", True)):
+        graph, file = ours(published, folder, power_of_two=power_of_two)
+        with torch.inference_mode():
+            wanted = torch.cat([graph.model(batch) for batch in x.split(500)]).numpy()
+        for session, optimize in (("not optimised", False), ("optimised", True)):
+            found = outputs(Runtime(file, optimize=optimize), x)
+            # sums that are not rounded may be added in another order
+            near = np.isclose(found, wanted, rtol=0, atol=2**-16 * np.abs(wanted).max())
+            rows.append(
+                {
+                    "network": network,
+                    "scales": scales,
+                    "session": session,
+                    "samples": len(x),
+                    "outputs differ": int((~near).any(1).sum()),
+                    "classes differ": int((found.argmax(1) != wanted.argmax(1)).sum()),
+                }
+            )
+    return rows
+
+
+def row(network: str, data: Path, tested: int, folder: Path) -> dict[str, object]:
+    published = of_name(network, data, folder)
     source = float_file(published, folder)
-    files = {"float": source, "ours": ours(published, folder)}
+    files = {"float": source, "ours": ours(published, folder)[1]}
     files["onnxruntime's"] = theirs(source, published, folder)
     runtimes = {way: Runtime(file, threads=1) for way, file in files.items()}
     sample = published.tested[:1].numpy()
@@ -108,6 +149,7 @@ def main() -> None:
     names = ["resnet20", *MLPERF]
     parser.add_argument("--networks", nargs="+", choices=names, default=names)
     parser.add_argument("--tested", type=int, default=9500, help="at most so many samples")
+    parser.add_argument("--compare", type=int, metavar="SAMPLES", help="with the simulation")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("chop").setLevel(logging.WARNING)  # no tables of calibration
@@ -116,7 +158,10 @@ def main() -> None:
     rows = []
     for network in options.networks:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(row(network, options.data, options.tested, Path(folder)))
+            if options.compare:
+                rows += differences(network, options.data, options.compare, Path(folder))
+            else:
+                rows.append(row(network, options.data, options.tested, Path(folder)))
     print(tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True))
 
 

@@ -3,6 +3,7 @@
 python benchmarks/streaming.py                       # a small LeNet on images of 28 x 28
 python benchmarks/streaming.py --no-synthesis --samples 1000 --parallelism 1 16 256
 python benchmarks/streaming.py --network ds-cnn --no-synthesis --samples 6 --parallelism 4 16 64
+python benchmarks/streaming.py --network resnet-8 --no-synthesis --samples 4 --parallelism 16 64 256
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from chop.dataset import get_dataset_info
 from chop.hardware.simulation import Stalls, check_circuit
@@ -47,7 +49,31 @@ def ds_cnn(channels: int = 64) -> nn.Module:
     return nn.Sequential(*layers, nn.AvgPool2d((25, 5)), nn.Flatten(), nn.Linear(channels, 12))
 
 
-NETWORKS = {"lenet": (lenet, (1, 28, 28)), "ds-cnn": (ds_cnn, (1, 49, 10))}
+class Block(nn.Module):
+    """Two convolutions, and a shortcut that is one where sizes change."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1)
+        self.short = nn.Conv2d(before, after, 1, stride) if before != after else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.conv2(F.relu(self.conv1(x))) + self.short(x))
+
+
+def resnet8() -> nn.Module:
+    """Return a network of the shapes of ResNet-8, for images of 32 x 32."""
+    blocks = [Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2)]
+    first = [nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU()]
+    return nn.Sequential(*first, *blocks, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(64, 10))
+
+
+NETWORKS = {
+    "lenet": (lenet, (1, 28, 28)),
+    "ds-cnn": (ds_cnn, (1, 49, 10)),
+    "resnet-8": (resnet8, (3, 32, 32)),
+}
 
 
 def integers(network: str) -> IntegerGraph:

@@ -15,7 +15,6 @@ __all__ = ["MaseGraph", "__version__", "passes"]
 
 
 def _import_extensions() -> None:
-    import chop.layers
     import chop.models
     import chop.nn
     import chop.passes

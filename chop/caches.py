@@ -73,12 +73,17 @@ def cached(
 
 def forget_oldest(folder: Path, pattern: str, kept: int) -> None:
     """Delete all files or directories but those used last."""
-    used_at: dict[Path, float] = {}
-    for path in folder.glob(pattern):
-        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
-            used_at[path] = path.stat().st_mtime
+    used_at = {path: used for path in folder.glob(pattern) if (used := _used_at(path)) is not None}
     for old in sorted(used_at, key=used_at.__getitem__, reverse=True)[kept:]:
+        if _used_at(old) != used_at[old]:  # another process has used or deleted it meanwhile
+            continue
         if old.is_dir():
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.unlink(missing_ok=True)
+
+
+def _used_at(path: Path) -> float | None:
+    with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+        return path.stat().st_mtime
+    return None

@@ -35,6 +35,10 @@ MAX_NAMES = 4  # of weights in a message
 HF_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
+SAVE_WEIGHTS = "save a state_dict with torch.save(model.state_dict(), …)"
+RUNS_CODE = "reading it would run code from it"
+
+
 class UnreadableFile(ValueError):
     """A file that torch cannot read, and why."""
 
@@ -49,9 +53,9 @@ def read_torch_file(file: Path) -> Any:
         return load_plain(file)
     except pickle.UnpicklingError as error:
         raise UnreadableFile(
-            f"{file} is damaged or not a checkpoint, or reading it would run code from it; save a "
-            f"state_dict with torch.save(model.state_dict(), …) and use `load_type='pt'`",
-            "reading it would run code from it",
+            f"{file} is damaged or not a checkpoint, or {RUNS_CODE}; {SAVE_WEIGHTS} and use "
+            f"`load_type='pt'`",
+            RUNS_CODE,
         ) from error
     except MemoryError:
         raise
@@ -70,6 +74,8 @@ def _described_as(file: Path, wanted: str) -> Iterator[None]:
     try:
         yield
     except UnreadableFile as error:
+        if error.reason == RUNS_CODE:  # such as a whole module, of any type
+            raise
         raise UnreadableFile(
             f"{file} is damaged or not a checkpoint ({error.reason}); copy it again if "
             f"it was one, or give {wanted} or the `load_type` of this file",
@@ -198,7 +204,9 @@ def _tensors(content: Any, file: Path) -> State:
         )
     wrong = [k for k, v in content.items() if not isinstance(v, Tensor)]
     if wrong:
-        raise ValueError(f"{file} does not hold a state_dict: {wrong[0]!r} is not a tensor")
+        raise ValueError(
+            f"{file} does not hold a state_dict: {wrong[0]!r} is not a tensor; {SAVE_WEIGHTS}"
+        )
     odd = [key for key in content if not isinstance(key, str)]
     if odd:
         raise ValueError(f"{file} does not hold a state_dict: the key {odd[0]!r:.80} is not text")
@@ -300,12 +308,13 @@ def fill(model: nn.Module, state: State, source: Path | str) -> None:
 
 
 def _spellings(state: State) -> Iterator[State]:
-    """Yield weights under their names, without those of wrappers, and without a first in common."""
+    """Yield weights under their names, without those of wrappers, and without firsts in common."""
     yield state
     parts = {key: [part for part in key.split(".") if part not in IN_NAMES] for key in state}
     yield _renamed(state, {key: ".".join(names) for key, names in parts.items()})
-    if len({names[0] for names in parts.values() if names}) == 1:
-        yield _renamed(state, {key: ".".join(names[1:]) for key, names in parts.items()})
+    while all(parts.values()) and len({names[0] for names in parts.values()}) == 1:
+        parts = {key: names[1:] for key, names in parts.items()}
+        yield _renamed(state, {key: ".".join(names) for key, names in parts.items()})
 
 
 def _renamed(state: State, names: Mapping[str, str]) -> State:

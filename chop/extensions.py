@@ -46,6 +46,11 @@ def modules_of_methods(room: str) -> dict[str, Path]:
     }
 
 
+def is_of_method(module: str) -> bool:
+    """Whether a module is of a method."""
+    return module.startswith(tuple(f"{package}." for package in METHODS))
+
+
 def is_of_package(module: str, *, transformed: bool = False) -> bool:
     """Whether a package has registered the layers of this module, or those made by passes."""
     prefixes = (prefix for prefix, made in _packages.items() if made or not transformed)

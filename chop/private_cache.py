@@ -68,13 +68,18 @@ def keep_file(made: Path, target: Path) -> Path:
 
 
 def kept_folder(target: Path) -> Path | None:
-    """Return the first sound directory that was kept as `target`; others are deleted."""
+    """Return the first sound directory that was kept as `target`; others are deleted.
+
+    It counts as used now.
+    """
     for folder in sorted(target.parent.glob(f"{target.name}-*")):
         try:
             about = folder.lstat()
             if not stat.S_ISDIR(about.st_mode):
                 raise NotADirectoryError("it is not a directory")
             _check_private(about, folder)
+            with contextlib.suppress(OSError):  # root's, or on a disk that cannot be written to
+                os.utime(folder)  # first, or another process could forget it while it is checked
             if not folder.name.endswith(f"-{_folder_checksum(folder)}"):
                 raise ValueError("its checksum differs from the one in its name")
             return folder

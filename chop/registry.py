@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
-import pkgutil
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -82,10 +82,10 @@ def identity(thing: object) -> tuple[Any, Any]:
 class Entries(Mapping[K, T], Generic[K, T]):
     """Key -> object of one kind. The files of `packages` register themselves on first use.
 
-    So do the modules of all methods that are called `room`. `look_for` imports what may register a
-    key, so that the other files wait until all keys are asked for. By default, these are the files
-    in which a key that is a text stands in quotes. Of a kind that is `for_users`, the message for
-    what is not there tells how to add it.
+    So do the modules of all methods that are called `room`, where the packages do not register
+    what is asked for. `look_for` imports what may register a key, so that the other files wait
+    until all keys are asked for; by default, the files in which a key that is a text stands in
+    quotes. Of a kind that is `for_users`, the message for what is not there tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
@@ -99,21 +99,24 @@ class Entries(Mapping[K, T], Generic[K, T]):
         for_users: bool = False,
     ) -> None:
         self.kind, self._packages, self._items = kind, packages, dict[K, T]()
-        self._room = room
+        self._room, self._methods = room, 0  # how many packages of methods were asked
         self._look_for = look_for or self._import_quoting
         self.advice = IF_YOURS if for_users else ""
-        self._loading = set[int]()  # threads
+        self._loading = dict[int, frozenset[K]]()  # threads, and the keys that were there before
 
     def register(self, *keys: K, replace: bool = False) -> Callable[[T], T]:
         """Decorator that registers an object under `keys`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one key are an error, unless `replace` is set.
+        definitions under one key are an error, unless `replace` is set, by which what files
+        register on first use gives way to yours.
         """
 
         def add(thing: T) -> T:
             for key in keys:
                 there = self._items.get(key)
+                if replace and key in self._loading.get(threading.get_ident(), ()):
+                    continue  # it was replaced before its own file was imported
                 same = replace or identity(there) == identity(thing)
                 if there is not None and not same:
                     raise ValueError(
@@ -130,27 +133,36 @@ class Entries(Mapping[K, T], Generic[K, T]):
         """Return how messages name a key."""
         return str(key)
 
+    def present(self, key: K) -> T | None:
+        """Return what is registered under a key so far; nothing is imported."""
+        return self._items.get(key)
+
+    def own(self) -> dict[K, T]:
+        """Return what is registered without the modules of methods."""
+        return self._load(methods=False)
+
     @contextlib.contextmanager
     def _importing(self) -> Iterator[bool]:
-        """Yield whether files can be imported; one of them may look things up while it is."""
+        """Yield whether files are to be imported; one of them may look things up while it is."""
         thread = threading.get_ident()
-        if not (self._packages or self._room) or thread in self._loading:
+        asks_methods = self._room and self._methods < len(extensions.METHODS)
+        if thread in self._loading or not (self._packages or asks_methods):
             yield False
             return
-        self._loading.add(thread)
+        self._loading[thread] = frozenset(self._items)
         try:
             yield True
         finally:
-            self._loading.remove(thread)
+            del self._loading[thread]
 
-    def _files(self) -> dict[str, Path]:
-        """Return the modules of the packages and of all methods, with their files."""
-        of_packages = (item for name in self._packages for item in _files_of(name))
-        return dict(of_packages) | (extensions.modules_of_methods(self._room) if self._room else {})
+    def _files(self, *, methods: bool) -> dict[str, Path]:
+        """Return the modules of the packages, and of all methods, with their files."""
+        files = dict(item for name in self._packages for item in _files_of(name))
+        return files | (extensions.modules_of_methods(self._room) if methods and self._room else {})
 
     def _import_quoting(self, key: Any) -> None:
         """Import the modules in which a text stands in quotes."""
-        for name, file in self._files().items() if isinstance(key, str) else ():
+        for name, file in self._files(methods=True).items() if isinstance(key, str) else ():
             if f'"{key}"' in file.read_text(encoding="utf-8"):
                 importlib.import_module(name)
 
@@ -165,12 +177,13 @@ class Entries(Mapping[K, T], Generic[K, T]):
                 if is_first:
                     self._look_for(key)
 
-    def _load(self) -> dict[K, T]:
+    def _load(self, *, methods: bool = True) -> dict[K, T]:
         with self._importing() as is_first:  # other threads wait for the imports
             if is_first:
-                for name in self._files():
+                asked = len(extensions.METHODS) if methods else self._methods
+                for name in self._files(methods=methods):
                     importlib.import_module(name)
-                self._packages, self._room = (), None
+                self._packages, self._methods = (), asked
         return self._items
 
     def _registered(self, key: Any) -> K | None:
@@ -178,7 +191,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
         if not isinstance(key, Hashable):
             return None
         self._look(key)
-        return key if key in self._items or key in self._load() else None
+        return key if key in self._items or key in self.own() or key in self._load() else None
 
     def _missing(self, key: Any) -> KeyError:
         return UnknownName(self.kind, key, sorted(map(self.name_of, self._load())), self.advice)
@@ -208,8 +221,12 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec(name)
     assert spec is not None, name
     yield name, Path(str(spec.origin))
-    for module in pkgutil.iter_modules(spec.submodule_search_locations or (), f"{name}."):
-        yield from _files_of(module.name)
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        packages = {file.parent for file in folder.rglob("__init__.py")}
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).with_suffix("").parts
+            if file.parent in packages and all(map(str.isidentifier, parts)):
+                yield ".".join((name, *parts)).removesuffix(".__init__"), file
 
 
 class Registry(Entries[str, T]):
@@ -231,8 +248,12 @@ class ByClass(Entries[type, T]):
         return getattr(key, "__name__", str(key))
 
     def _registered(self, key: Any) -> type | None:
-        items = self._load()
-        return next((cls for cls in getattr(key, "__mro__", ()) if cls in items), None)
+        classes, items = getattr(key, "__mro__", ()), self.own()
+        nearer = [*itertools.takewhile(lambda cls: cls not in items, classes)]
+        # a method registers classes of its own
+        if nearer == [*classes] or any(extensions.is_of_method(cls.__module__) for cls in nearer):
+            items = self._load()
+        return next((cls for cls in classes if cls in items), None)
 
     def _missing(self, key: Any) -> KeyError:
         advice = self.advice or "; register one"

@@ -1,10 +1,12 @@
 """Caches: the results used last, and files that one process makes for all."""
 
 import os
+import shutil
 import threading
 
 from chop.caches import Lru, cached, forget_oldest
 from chop.files import write_whole
+from chop.private_cache import keep_folder, kept_folder
 
 
 def test_the_result_used_least_lately_is_forgotten():
@@ -59,3 +61,27 @@ def test_files_and_directories_used_last_are_kept(tmp_path):
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     forget_oldest(tmp_path, "build-*", 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["build-new", "other"]
+
+
+def test_what_another_process_uses_again_meanwhile_is_kept(tmp_path, monkeypatch):
+    for age, name in enumerate(["build-new", "build-old", "build-oldest"]):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    delete = shutil.rmtree
+
+    def slowly(path, **options):
+        os.utime(tmp_path / "build-oldest")
+        delete(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+    forget_oldest(tmp_path, "build-*", 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["build-new", "build-oldest"]
+
+
+def test_a_directory_is_used_when_it_is_found(tmp_path):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "program").write_text("x")
+    kept = keep_folder(tmp_path / "made", tmp_path / "build-1")
+    os.utime(kept, (1000, 1000))
+    assert kept_folder(tmp_path / "build-1") == kept
+    assert kept.stat().st_mtime > 1000

@@ -112,7 +112,7 @@ def trained(monkeypatch):
     """What `ch train` was called with; it raises what is put into `error`."""
     calls = {"error": None}
 
-    def run_train(config, project):
+    def run_train(config, project, options):
         calls.update(config=config, project=project)
         if calls["error"]:
             raise calls["error"]

@@ -36,7 +36,7 @@ chop.models: MODELS MaseModelInfo get_model get_model_info get_tokenizer model
 chop.models.physical: PHYSICAL_MODELS
 chop.models.toy: TOY_MODELS
 chop.models.vision: VISION_MODELS
-chop.training.population: PopulationOutcome Report Unfit reason_against train_population
+chop.methods.population: PopulationOutcome Report Unfit reason_against train_population
 chop.user_code: import_user_file
 chop.pipelines: AutoPipeline CompressionPipeline
 chop.tools.huggingface: get_tokenized_dataset get_trainer

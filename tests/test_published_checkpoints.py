@@ -74,6 +74,7 @@ RENAMED = {
     "a model in a model": lambda key: f"model.{key}",
     "a model in a DataParallel": lambda key: f"module.model.{key}",
     "a part of another model": lambda key: f"backbone.{key}",
+    "a part of a part": lambda key: f"student.module.backbone.{key}",
 }
 WRAPPED = {
     "alone": lambda state: state,
@@ -138,6 +139,18 @@ def test_a_checkpoint_that_contains_itself_is_refused(tmp_path):
     torch.save(content, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"does not hold a state_dict: 'epoch' is not a tensor"):
         load_model(tmp_path / "a.pt", "pt", network())
+
+
+def test_several_networks_and_whole_modules_are_refused_with_what_to_save(tmp_path):
+    state = network().state_dict()
+    torch.save({"teacher": state, "student": state}, tmp_path / "a.pt")
+    torch.save(network(), tmp_path / "b.pt")
+    for name in ("a.pt", "b.pt"):
+        for load_type in ("pt", "mz", "hf"):
+            with pytest.raises(
+                ValueError, match=r"save .* with torch\.save\(model\.state_dict\(\)"
+            ):
+                load_model(tmp_path / name, load_type, network())
 
 
 def test_codes_in_place_of_weights_are_refused(tmp_path):

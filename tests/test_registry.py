@@ -4,10 +4,12 @@ import re
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import chop
+from chop import extensions
 from chop.registry import ByClass, Registry, UnknownName, nearest, unknown
 
 
@@ -94,6 +96,59 @@ def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkey
     assert "folder_of_things.one" not in sys.modules
     assert dict(THINGS) == {"one": "ONE", "two": "TWO"}
     assert repr(THINGS) == "<thing registry: one, two>"
+
+
+def test_what_replaces_a_thing_before_its_file_is_imported_stays(tmp_path, monkeypatch):
+    package = tmp_path / "replaced_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
+    )
+    (package / "one.py").write_text(
+        "from replaced_things import THINGS\nTHINGS.register('mine', 'one', replace=True)('ours')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from replaced_things import THINGS
+
+    THINGS.register("mine", replace=True)("yours")
+    assert dict(THINGS) == {"mine": "yours", "one": "ours"}
+
+
+def test_methods_that_are_added_later_are_asked_too(tmp_path, monkeypatch):
+    things = Registry[str]("thing", room="things")
+    assert "late" not in things
+    folder = tmp_path / "late_methods" / "one"
+    folder.mkdir(parents=True)
+    for part in (folder.parent, folder):
+        (part / "__init__.py").write_text("")
+    (folder / "things.py").write_text("import home\nhome.things.register('late')('LATE')\n")
+    monkeypatch.setitem(sys.modules, "home", SimpleNamespace(things=things))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(extensions, "METHODS", [*extensions.METHODS, "late_methods"])
+    assert things["late"] == "LATE"
+
+
+def test_methods_are_imported_for_what_the_packages_do_not_register(tmp_path, monkeypatch):
+    method = tmp_path / "folder_of_methods" / "new"
+    method.mkdir(parents=True)
+    register = "from animals import ANIMALS\nANIMALS.register({0!r})({0!r}.upper())\n"
+    method.with_name("__init__.py").write_text("")
+    (method / "__init__.py").write_text("")
+    (method / "animals.py").write_text(register.format("bat"))
+    package = tmp_path / "animals"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\n"
+        "ANIMALS = Registry('animal', __name__, room='animals')\n"
+    )
+    (package / "cat.py").write_text(register.format("cat"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(extensions, "METHODS", ["folder_of_methods"])
+    from animals import ANIMALS
+
+    assert ANIMALS["cat"] == "CAT"
+    assert "folder_of_methods.new.animals" not in sys.modules
+    assert ANIMALS["bat"] == "BAT"
 
 
 def test_one_name_imports_the_files_that_have_it_in_quotes_and_no_others(tmp_path, monkeypatch):

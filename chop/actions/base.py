@@ -65,17 +65,20 @@ class Action:
         """Return the options on the command line, and those that follow from them."""
         return pkgutil.resolve_name(self.completed_by)(flags) if self.completed_by else flags
 
-    def check(self, config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+    def check(self, config: RunConfig, project: Project, from_file: Collection[str]) -> Any:
         """Refuse options that are wrong whatever the files of --import register.
 
-        `from_file` are the options set in the TOML file and not on the command line.
+        `from_file` are the options set in the TOML file and not on the command line. Returns what
+        the check found, such as the options themselves, for `run`.
         """
-        if self.checked_by is not None:
-            pkgutil.resolve_name(self.checked_by)(config, project, from_file)
+        if self.checked_by is None:
+            return None
+        return pkgutil.resolve_name(self.checked_by)(config, project, from_file)
 
-    def run(self, config: RunConfig, project: Project) -> None:
-        """Run the action."""
-        pkgutil.resolve_name(self.function)(config, project)
+    def run(self, config: RunConfig, project: Project, checked: Any) -> None:
+        """Run the action, with what its check returned if it returned anything."""
+        found = () if checked is None else (checked,)
+        pkgutil.resolve_name(self.function)(config, project, *found)
 
 
 ACTIONS: dict[str, Action] = {

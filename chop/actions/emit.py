@@ -75,17 +75,17 @@ def emit(
     return circuit
 
 
-def check_emit(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+def check_emit(config: RunConfig, project: Project, from_file: Collection[str]) -> EmitOptions:
     """Refuse wrong options, and a directory with other files, before anything is loaded."""
     from chop.hardware.circuit import check_place
 
-    emit_options(config)
-    check_place(project.hardware)
-
-
-def run_emit(config: RunConfig, project: Project) -> None:
-    """Run `ch emit`."""
     options = emit_options(config)
+    check_place(project.hardware)
+    return options
+
+
+def run_emit(config: RunConfig, project: Project, options: EmitOptions) -> None:
+    """Run `ch emit`."""
     model, info, data_module = model_and_data(config)
     source = source_of(config, model, info, data_module)
     _, integers = network(source)

@@ -52,17 +52,17 @@ def export(
     return _exported(graph_of(source), options, project.hardware.parent / "software")
 
 
-def check_export(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+def check_export(config: RunConfig, project: Project, from_file: Collection[str]) -> ExportOptions:
     """Refuse wrong options, and a missing package, before anything is loaded."""
     from chop.onnx.packages import need_package
 
-    table_options(config, "export", ExportOptions)
-    need_package("onnx", "ch export")
-
-
-def run_export(config: RunConfig, project: Project) -> None:
-    """Run `ch export`."""
     options = table_options(config, "export", ExportOptions)
+    need_package("onnx", "ch export")
+    return options
+
+
+def run_export(config: RunConfig, project: Project, options: ExportOptions) -> None:
+    """Run `ch export`."""
     model, info, data_module = model_and_data(config)
     graph = graph_of(source_of(config, model, info, data_module))
     if options.accuracy is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import OPTIONS, RunConfig
+from chop.actions.named_by_files import why_not_named
 from chop.actions.options import ConfigOption
 from chop.files import is_onnx_file, read_json, write_whole
 
@@ -52,6 +53,13 @@ def recorded_options(chosen: Values, written: Collection[str], project: Path) ->
     except (ValueError, TypeError) as error:
         raise ValueError(f"{project / FILE} is damaged: {error}; {advice}") from error
     taken = {name: value for name, value in known.items() if name not in written}
+    model, dataset = (str(taken.get(name) or "") for name in NAMES)
+    has_path = "data_path" in {*written, *taken}
+    if (reason := why_not_named(model, dataset, project, has_path=has_path)) is not None:
+        raise ValueError(
+            f"{project / FILE} names {reason}; if you want that, give MODEL and DATASET after the "
+            f"command"
+        )
     told = [f"{name} = {value}" for name, value in taken.items()]
     imports = content.get("imports")
     if imports and "imports" not in written and isinstance(imports, list):

@@ -38,6 +38,7 @@ class Run:
     config: RunConfig
     project: Project
     table: str
+    checked: Any = None  # what the check of the action returned
 
     def __call__(self) -> None:
         """Seed and run the action, with the profiler or debugger if requested."""
@@ -48,7 +49,7 @@ class Run:
         profiled = _profiled() if config.profile else contextlib.nullcontext()
         bars = hidden_progress(config.no_progress)
         with _debugged(config.to_debug), profiled, bars:
-            self.action.run(config, self.project)
+            self.action.run(config, self.project, self.checked)
 
 
 def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
@@ -71,13 +72,13 @@ def prepare(action: Action, flags: Mapping[str, Any]) -> Run:
         keeps=action.keeps,
         dir_is_set="project_dir" in resolved.written,
     )
-    action.check(config, project, resolved.from_file)
+    checked = action.check(config, project, resolved.from_file)
     if config.imports:  # run after all else is checked; they may register the names
         import_files(config.imports)
         if is_named:
             _check_names(config)
     named = replace(config, project=config.project or project.name)
-    return Run(action, named, project, resolved.table())
+    return Run(action, named, project, resolved.table(), checked)
 
 
 def import_files(files: Sequence[Path]) -> None:

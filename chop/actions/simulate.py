@@ -118,7 +118,7 @@ def _run_bench(
     return result
 
 
-def check_simulate(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+def check_simulate(config: RunConfig, project: Project, from_file: Collection[str]) -> EmitOptions:
     """Refuse wrong options, and a project without a circuit, before anything is loaded."""
     from chop.hardware.circuit import Circuit
 
@@ -127,10 +127,11 @@ def check_simulate(config: RunConfig, project: Project, from_file: Collection[st
         raise ConfigError("--wave-format is for --waves; add --waves, or omit it")
     if config.run_emit:
         _refuse_vhdl(options.language)
-        return
+        return options
     circuit = Circuit.read(project.hardware)
     _refuse_vhdl(circuit.language)
     check_same_circuit(config, circuit, project)
+    return options
 
 
 def _refuse_vhdl(language: str) -> None:
@@ -141,14 +142,14 @@ def _refuse_vhdl(language: str) -> None:
         )
 
 
-def run_simulate(config: RunConfig, project: Project) -> None:
+def run_simulate(config: RunConfig, project: Project, options: EmitOptions) -> None:
     """Run `ch simulate`."""
     model, info, data_module = model_and_data(config)
     source = source_of(config, model, info, data_module)
     graph, integers = network(source)
     if config.run_emit:
         shown = not config.no_progress
-        written(integers, emit_options(config), project.hardware, progress=shown)
+        written(integers, options, project.hardware, progress=shown)
     project.create()
     from chop.actions.circuit_test import CircuitTest
 

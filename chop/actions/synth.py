@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from chop.actions.config import ConfigError, RunConfig
 from chop.actions.emit import written
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
+from chop.hardware.emit import EmitOptions
 from chop.hardware.synth_options import SynthOptions, Target
 
 if TYPE_CHECKING:  # `ch synth --help` does not import torch
@@ -50,32 +52,41 @@ def synth(
     return _synthesized(project.hardware, options, _read(reports))
 
 
-def check_synth(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+@dataclass(frozen=True)
+class Synth:
+    """Options of `ch synth` that were checked."""
+
+    options: SynthOptions
+    reports: Sequence[VendorReport]
+    emit: EmitOptions | None  # of a circuit that is emitted first
+
+
+def check_synth(config: RunConfig, project: Project, from_file: Collection[str]) -> Synth:
     """Refuse wrong options, and a project without a circuit, before anything is loaded."""
     from chop.hardware.circuit import Circuit
 
-    table_options(config, "synth", SynthOptions)
-    _read(config.reports)
-    if config.run_emit:
-        language = emit_options(config).language
+    options, reports = table_options(config, "synth", SynthOptions), _read(config.reports)
+    emit = emit_options(config) if config.run_emit else None
+    if emit is not None:
+        language = emit.language
     else:
         circuit = Circuit.read(project.hardware)
         check_same_circuit(config, circuit, project)
         language = circuit.language
     if language != "verilog":
         raise ConfigError("yosys reads Verilog, not VHDL; emit the circuit with --language verilog")
+    return Synth(options, reports, emit)
 
 
-def run_synth(config: RunConfig, project: Project) -> None:
+def run_synth(config: RunConfig, project: Project, synth: Synth) -> None:
     """Run `ch synth`."""
-    options = table_options(config, "synth", SynthOptions)
-    if config.run_emit:
+    if synth.emit is not None:
         model, info, data_module = model_and_data(config)
         _, integers = network(source_of(config, model, info, data_module))
         shown = not config.no_progress
-        written(integers, emit_options(config), project.hardware, progress=shown)
+        written(integers, synth.emit, project.hardware, progress=shown)
     project.create()
-    _synthesized(project.hardware, options, _read(config.reports))
+    _synthesized(project.hardware, synth.options, synth.reports)
 
 
 def _read(paths: Sequence[str | Path]) -> list[VendorReport]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chop.actions.config import RunConfig
 from chop.actions.prepare import model_and_data
 from chop.actions.project import Project
-from chop.actions.train import check_train, checked_task, options_of
+from chop.actions.train import checked_task, options_of
 from chop.actions.trained_on import adapt_data, log_assumed_classes
 from chop.files import write_whole
 from chop.memory import memory_for
@@ -197,15 +197,15 @@ def latest_test(
     return None
 
 
-def check_test(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+def check_test(config: RunConfig, project: Project, from_file: Collection[str]) -> TrainOptions:
     """Refuse options that are wrong for a test."""
     from chop.actions.runtime_test import check_runtime
 
-    check_train(config, project, from_file)
     check_runtime(config)
+    return options_of(config)
 
 
-def run_test(config: RunConfig, project: Project) -> None:
+def run_test(config: RunConfig, project: Project, options: TrainOptions) -> None:
     """Run `ch test`."""
     if config.runtime == "onnxruntime":
         from chop.actions.runtime_test import run_runtime_test
@@ -217,7 +217,6 @@ def run_test(config: RunConfig, project: Project) -> None:
     data_module.setup("test")
     project.create()
     logger.info("Testing model '%s'...", config.model)
-    options = options_of(config)
     test(
         model,
         model_info,

@@ -257,12 +257,12 @@ def _sampling_error(score: Score, task: TrainingTask) -> float:
     return 2 * math.sqrt(score.guess * (1 - score.guess) / score.samples)
 
 
-def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+def check_train(config: RunConfig, project: Project, from_file: Collection[str]) -> TrainOptions:
     """Refuse options that are wrong for the training loop."""
-    options_of(config)
+    return options_of(config)
 
 
-def run_train(config: RunConfig, project: Project) -> None:
+def run_train(config: RunConfig, project: Project, options: TrainOptions) -> None:
     """Run `ch train`."""
     from chop.training.display import model_summary
     from chop.training.interruption import is_requeued
@@ -271,7 +271,7 @@ def run_train(config: RunConfig, project: Project) -> None:
     resume = config.resume or (config.is_to_auto_requeue and is_requeued())
     names, saved = latest_run(project.training_ckpts) if resume else (None, None)
     model, _, data_module = model_and_data(config, strict=False, resumed=saved)
-    options, task = options_of(config), checked_task(config.task, data_module)
+    task = checked_task(config.task, data_module)
     data_module.prepare_data()
     data_module.setup("fit")
     folder = project.create(config).training_ckpts

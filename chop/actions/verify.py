@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,20 +54,38 @@ def verify(
 
     The certificate is written to the project and returned; a difference raises an error.
     """
+    from chop.actions.certificate.compare import missing_ways
     from chop.log import show_logs_unless_configured
 
     show_logs_unless_configured()
     source = given_source(model, model_info, data_module, task, load_name, load_type)
     counts = {"samples": samples, "random": random_vectors, "seed": seed}
     folder = Path(project_dir).expanduser().absolute()
-    made = _made(source, folder, against, counts)
+    chosen = ChosenWays.of(against, missing_ways(folder))
+    made = _made(source, folder, chosen, counts)
     _write(made, folder)
     return _checked(made)
 
 
-def check_verify(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
+@dataclass(frozen=True)
+class ChosenWays:
+    """What a network is compared in, and what it is not, with the reasons."""
+
+    ways: Sequence[Way]
+    missing: Mapping[Way, str]
+    required: Sequence[Way]
+
+    @classmethod
+    def of(cls, against: Sequence[Way], missing: Mapping[Way, str]) -> ChosenWays:
+        """Return all that a project has, or those that the user named."""
+        from chop.actions.certificate.compare import chosen_ways
+
+        return cls(chosen_ways(against, missing), {} if against else missing, against)
+
+
+def check_verify(config: RunConfig, project: Project, from_file: Collection[str]) -> ChosenWays:
     """Refuse, before anything is loaded, ways that a project does not have."""
-    from chop.actions.certificate.compare import chosen_ways, missing_ways
+    from chop.actions.certificate.compare import missing_ways
     from chop.actions.certificate.record import FILE, read_certificate
 
     if set(config.against) == {"integers"}:
@@ -75,12 +94,13 @@ def check_verify(config: RunConfig, project: Project, from_file: Collection[str]
             "with it"
         )
     missing = missing_ways(project.folder, _commands(config, project.folder), _onnx_file(config))
-    chosen_ways(config.against, missing)
+    chosen = ChosenWays.of(config.against, missing)
     if config.again and read_certificate(project.folder) is None:
         raise ConfigError(f"--again: there is no {FILE} in {project.folder}; omit it")
+    return chosen
 
 
-def run_verify(config: RunConfig, project: Project) -> None:
+def run_verify(config: RunConfig, project: Project, chosen: ChosenWays) -> None:
     """Run `ch verify`."""
     from chop.actions.certificate.record import (
         differences,
@@ -95,7 +115,7 @@ def run_verify(config: RunConfig, project: Project) -> None:
     source = source_of(config, model, info, data_module)
     counts = {"samples": config.samples, "random": config.random_vectors, "seed": config.seed}
     try:
-        made = _made(source, project.folder, config.against, counts, config=config, earlier=earlier)
+        made = _made(source, project.folder, chosen, counts, config=config, earlier=earlier)
     except (ValueError, OSError):
         if earlier is not None and not config.again:
             said = "No certificate written; the existing one (%s, %r) may be out of date"
@@ -124,26 +144,22 @@ def run_verify(config: RunConfig, project: Project) -> None:
 def _made(
     source: Source,
     folder: Path,
-    against: Sequence[Way],
+    chosen: ChosenWays,
     counts: Mapping[str, int],
     *,
     config: RunConfig | None = None,
     earlier: Mapping[str, Any] | None = None,
 ) -> Certificate:
     """Return the certificate, and log it."""
-    from chop.actions.certificate.compare import COMMANDS, certified, chosen_ways, missing_ways
+    from chop.actions.certificate.compare import certified
     from chop.actions.certificate.vectors import Vectors
     from chop.actions.certificate.ways import Subject
     from chop.actions.samples import samples_to_test, split_to_test
     from chop.actions.train import checked_task
 
     file = _onnx_file(config) if config else None
-    commands = _commands(config, folder) if config else COMMANDS
-    missing = missing_ways(folder, commands, file)
-    ways = chosen_ways(against, missing)
-    missing = {} if against else missing
     graph, integers = network(source)
-    for reason in missing.values():
+    for reason in chosen.missing.values():
         logger.warning("Not compared: %s", reason)
     data = source.data_module
     inputs, labels = samples_to_test(data, graph.model, counts["samples"])
@@ -156,11 +172,11 @@ def _made(
     names = {"model": source.model_name, "dataset": getattr(data, "name", "")}
     made = certified(
         Subject(graph, integers, vectors, task, data.batch_size, folder, file=file),
-        ways,
+        chosen.ways,
         network=load or file,
         names={kind: name for kind, name in names.items() if name},
-        required=against,
-        missing=missing,
+        required=chosen.required,
+        missing=chosen.missing,
         command=command("verify", *_words(config, folder)) if config else "",
         options=_options(config, folder) if config else {},
         earlier=earlier,

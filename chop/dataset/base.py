@@ -160,7 +160,7 @@ def dataset(
     """Register `load(split, *, …) -> Dataset` under the name in `info`."""
 
     def add(load: L) -> L:
-        registered = DATASETS._items.get(info.name)
+        registered = DATASETS.present(info.name)
         # a notebook cell that is run again defines its data set again
         again = registered is not None and identity(registered.load) == identity(load)
         spec = DatasetSpec(info, load, describe, is_downloaded)

@@ -226,6 +226,8 @@ class Circuit:
             ports = [port.name for port in (*circuit.inputs, *circuit.outputs)]
             if not (circuit.inputs and circuit.outputs) or len({*ports}) < len(ports):
                 raise ValueError(f"its inputs and outputs need names of their own, unlike {ports}")
+            if not circuit.files:
+                raise ValueError("it has no source files")
             check_sources(circuit.files)
         except ValueError as error:
             what = _first_fault(error)

@@ -29,7 +29,7 @@ DIRECTIVES = frozenset(
 )
 TASK = re.compile(r"\$(\w*)")
 DIRECTIVE = re.compile(r"`(\w*)")
-FILE = re.compile(r"\$readmem[bh](?!\w)(?:\s*\(\s*\"([^\"]*)\")?")
+FILE = re.compile(r"\$readmem[bh](?!\w)(?:\s*\(\s*\"([^\"]*)\"\s*,)?")  # no part of an expression
 FOREIGN = re.compile(r"\b(import|export)\b(?!\s+\w+\s*::)")
 
 

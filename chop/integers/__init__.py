@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from chop.integers.ops.concat import ConcatCodes
     from chop.integers.ops.constant import ConstantCodes
     from chop.integers.ops.conv import ConvCodes
-    from chop.integers.ops.edge_tables import EdgeRounding, EdgeTables, QuantizeFeatures
     from chop.integers.ops.leaky_relu import LeakyReluCodes
     from chop.integers.ops.linear import LinearCodes
     from chop.integers.ops.lookup import Lookup
@@ -44,8 +43,6 @@ __all__ = [
     "ConcatCodes",
     "ConstantCodes",
     "ConvCodes",
-    "EdgeRounding",
-    "EdgeTables",
     "IntegerGraph",
     "IntegerNode",
     "IntegerOp",
@@ -59,7 +56,6 @@ __all__ = [
     "PadCodes",
     "PermuteCodes",
     "PickCodes",
-    "QuantizeFeatures",
     "QuantizeInput",
     "Refine",
     "ReluCodes",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chop.integers.codes import MAX_BITS, MAX_WORD_BITS, Codes, TooWide, Word, bits_for
 from chop.integers.scale import Scale
-from chop.numerics.mixed_integer import MixedInteger
+from chop.numerics.grid import Grid
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,30 +25,30 @@ class MixedWord(Word):
     high_codes: Tensor
 
     @classmethod
-    def with_bits(cls, fmt: MixedInteger, integer_bits: Tensor, frac_bits: Tensor) -> Word:
-        """Return the word of a format with these bits: an ordinary one if all are equal."""
+    def with_bits(cls, grid: Grid, integer_bits: Tensor, frac_bits: Tensor) -> Word:
+        """Return the word of a grid with these bits instead: an ordinary one if all are equal."""
         i, f = (bits.detach().round().long().cpu() for bits in (integer_bits, frac_bits))
         i, f = i + 0 * f, f + 0 * i
         bits = (i + f).clamp(min=0)
         live = bits > 0
-        widest = int(bits.max()) + int(fmt.signed)
+        widest = int(bits.max()) + int(grid.signed)
         if widest > MAX_WORD_BITS:
             raise TooWide(
                 f"{widest} bits are more than the {MAX_WORD_BITS} that a rounded value may "
                 f"have, as sums of products have at most {MAX_BITS}; learn fewer bits"
             )
         high = (1 << bits) - 1
-        low = torch.where(live, -high if fmt.overflow == "symmetric" else -high - 1, 0)
-        low = low if fmt.signed else torch.zeros_like(high)
+        low = torch.where(live, -high if grid.overflow == "symmetric" else -high - 1, 0)
+        low = low if grid.signed else torch.zeros_like(high)
         # an element of no bits has no step of its own
         coarsest = int((-f[live]).max()) if bool(live.any()) else 0
         scale = Scale.power(torch.where(live, -f, coarsest))
         ends = (int(low.min()), int(high.max()))
-        rule = (fmt.rounding, fmt.overflow)
+        rule = (grid.rounding, grid.overflow)
         width = max(widest, 1)
         if bool(live.all()) and scale.compact().uniform and bool((bits == bits.max()).all()):
-            return Word(*ends, scale.compact(), width, fmt.signed, *rule)
-        return cls(*ends, scale, width, fmt.signed, *rule, low_codes=low, high_codes=high)
+            return Word(*ends, scale.compact(), width, grid.signed, *rule)
+        return cls(*ends, scale, width, grid.signed, *rule, low_codes=low, high_codes=high)
 
     @property
     def lows(self) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import torch
@@ -26,6 +28,8 @@ class IntegerOp(abc.ABC):
     tabled: ClassVar[bool] = False  # whether results are entries that float32 computed
     rounds: ClassVar[bool] = False  # whether it rounds to codes, or has them from the start
     on_grid: ClassVar[bool] = False  # whether its results are codes, whatever its inputs are
+    # LUTs for each bit of a kind of logic in its circuit, where it differs from that of other ops
+    luts: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     @abc.abstractmethod
     def run(self, *inputs: Tensor) -> Tensor:

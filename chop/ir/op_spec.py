@@ -76,6 +76,22 @@ class OnnxOperator(NamedTuple):
     settings: tuple[tuple[str, str], ...] = ()  # attribute, setting of the op's module
 
 
+class Adapter(NamedTuple):
+    """A layer around a layer of another op, which passes on that op would leave unchanged."""
+
+    op: str
+    name: str  # "a LoRA adapter"
+    inserted_by: str  # pass
+    fused_by: str
+
+
+class Final(NamedTuple):
+    """Why nothing can be made from the nodes of an op, and what to do instead."""
+
+    reason: str
+    instead: str
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """One op. `functions` are compared by identity, `modules` by nearest base class."""
@@ -96,6 +112,8 @@ class OpSpec:
     onnx: OnnxOperator | None = None
     aten_places: int = 0  # arguments that torch.ops.aten and torch.nn.functional have in common
     integer: str = ""  # the class of chop.integers that a node becomes
+    adapter: Adapter | None = None
+    final: Final | None = None
 
     @property
     def origin(self) -> list[tuple[str, str]]:
@@ -112,7 +130,7 @@ class StandIn:
     own_arguments: frozenset[str]  # those that only the stand-in takes
 
 
-OPS: Registry[OpSpec] = Registry("op")
+OPS: Registry[OpSpec] = Registry("op", room="rows")
 _BY_MODULE: dict[type, OpSpec] = {}
 _BY_FUNCTION: dict[Any, OpSpec] = {}
 _BY_NAME: dict[str, OpSpec] = {}  # spellings of functions and methods
@@ -136,6 +154,8 @@ def define(
     onnx: str = "",
     aten_places: int = 0,
     integer: str = "",
+    adapter: Adapter | None = None,
+    final: Final | None = None,
 ) -> OpSpec:
     """Add an op. `names` are the spellings of its functions and methods, by default the op's name.
 
@@ -145,14 +165,15 @@ def define(
     libraries that need not be installed; they compute what the first of `modules` does. `flops` are
     operations per number of the result, forward and backward. `onnx` is the operator that the op
     is, such as `"Elu alpha=alpha"`: its attributes are settings of the op's module. `integer` names
-    the class of `chop.integers` that nodes become; an activation becomes a table.
+    the class of `chop.integers` that nodes become; an activation becomes a table. `adapter` and
+    `final` say of which layers passes have to know more.
     """
     for trait in traits.split():
         if trait not in TRAITS:
             raise UnknownName("trait", trait, sorted(TRAITS))
     spellings = (name if names is None else names).split()
     inplace = (f"{spelling}_" for spelling in spellings if not spelling.endswith("_"))
-    spellings += [spelling for spelling in inplace if spelling not in OPS]
+    spellings += [spelling for spelling in inplace if OPS.present(spelling) is None]
     named = (getattr(space, spelling, None) for spelling in spellings for space in NAMESPACES)
     unique = tuple({id(fn): fn for fn in (*functions, *named) if callable(fn)}.values())
     methods = tuple(spelling for spelling in spellings if hasattr(Tensor, spelling))
@@ -160,8 +181,10 @@ def define(
         name, mase_type, modules, unique, methods, tuple(params.split()), tuple(quantized.split()),
         functions, pure, frozenset(traits.split()), flops and Flops(*flops), _operator(onnx),
         aten_places, integer or ("Lookup" if "activation" in traits.split() else ""),
+        adapter, final,
     )  # fmt: skip
-    again = name in OPS and OPS[name].origin == spec.origin  # a notebook cell that is run again
+    before = OPS.present(name)  # methods add their rows when the table is complete
+    again = before is not None and before.origin == spec.origin  # a notebook cell that is run again
     claimed = [_BY_MODULE.get(cls) for cls in modules] + [_BY_FUNCTION.get(fn) for fn in functions]
     for other in claimed:
         if other is not None and other.name != name:

@@ -11,6 +11,7 @@ from chop.ir.op_spec import _BY_NAME, _BY_PATH, define_rows
 from chop.ir.op_spec import MASE_TYPES as MASE_TYPES
 from chop.ir.op_spec import NAMESPACES as NAMESPACES
 from chop.ir.op_spec import OPS as OPS
+from chop.ir.op_spec import Adapter as Adapter
 from chop.ir.op_spec import MaseType as MaseType
 from chop.ir.op_spec import OpNames as OpNames
 from chop.ir.op_spec import OpSpec as OpSpec
@@ -75,7 +76,6 @@ define(
 )
 define("training_mode", "implicit_func", TrainingMode, names="", traits=MOVES)
 define_rows("module", "user_defined_module=")
-define_rows("module_related_func", "lora_linear=")
 define_rows("patched_func", "user_defined_function= user_defined_method= patched_custom_layers=")
 
 # --- layers with weights
@@ -106,8 +106,6 @@ for _rows, _traits in (
     for _d in DIMS:
         define_rows("module_related_func", _rows.format(_d), traits=_traits, quantized=WEIGHTED)
 define_rows("builtin_func", "convolution/_convolution", quantized=WEIGHTED)
-define_rows("module", "deployed_linear=")  # its layers name the row themselves, too
-define_rows("module", "edge_table=")  # a sum of tables; its layers name the row themselves
 define_rows(
     "builtin_func", "weight_norm=_weight_norm/_weight_norm_interface flops=3,5", per="input"
 )

@@ -135,7 +135,7 @@ def _input(data: MaseDatasetInfo) -> str:
     return "neither; set it, or input_shapes for several inputs, in its MaseDatasetInfo"
 
 
-MODELS: Registry[ModelSpec] = Registry("model", "chop.models", for_users=True)
+MODELS: Registry[ModelSpec] = Registry("model", "chop.models", room="models", for_users=True)
 
 
 def _file(spec: ModelSpec, *aliases: str, again: bool = False) -> None:

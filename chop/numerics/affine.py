@@ -40,6 +40,8 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
 
     light: ClassVar[bool] = True
     of_one_tensor: ClassVar[tuple[str, ...]] = ("axis", "scale", "zero_point")
+    calibrated_keys: ClassVar[tuple[str, ...]] = ("scale", "zero_point")
+    layer_tensors: ClassVar[tuple[str, ...]] = ("scale", "zero_point")
     shown: ClassVar[tuple[str, ...]] = (
         *("signed", "axis", "symmetric", "power_of_two", "scale", "zero_point"),
     )
@@ -150,6 +152,14 @@ class Affine(NumberFormat, name="affine", suffix="Affine"):
     def is_calibrated(self) -> bool:
         """Whether scale and zero point are known."""
         return CALIBRATED not in (self.scale, self.zero_point)
+
+    @property
+    def trained_tensors(self) -> tuple[str, ...]:
+        return ("scale",) if self.learn else ()
+
+    @property
+    def in_product_steps(self) -> bool:
+        return self.width == BIAS_WIDTH and self.scale == CALIBRATED
 
     @property
     def scales(self) -> tuple[float, ...]:

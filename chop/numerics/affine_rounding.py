@@ -153,6 +153,10 @@ class ScaledAffine:
         adapted = self.fmt.learn or self.fmt.power_of_two
         return positive(scale, self.fmt.power_of_two) if adapted else scale
 
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the scale that is used, and the zero point."""
+        return self.used, self.zero_point
+
     def grid(self) -> Grid:
         """Return the codes of the values."""
         scales = tuple(self.used.double().reshape(-1).tolist())
@@ -182,6 +186,8 @@ class ScaledAffine:
                     f"give one scale and one zero point, or the axis"
                 )
             return
+        if x.dim() == 0:
+            raise ValueError(f"affine: axis is {axis}, but a single number has none; leave it out")
         if not -x.dim() <= axis < x.dim():
             raise ValueError(
                 f"affine: axis is {axis}, but the tensor has {x.dim()} dimensions; "

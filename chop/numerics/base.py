@@ -51,6 +51,7 @@ class NumberFormat(abc.ABC):
     elementwise: ClassVar[bool] = True  # the same grid for every element; not true of block formats
     rounds: ClassVar[bool] = True  # or leaves the float tensor unchanged
     light: ClassVar[bool] = False  # rounds in few passes over memory
+    has_row_codes: ClassVar[bool] = False  # `coded` returns codes and the scale of each row
     other_keys: ClassVar[tuple[str, ...]] = ()  # ignored keys of older configs
     advice: ClassVar[Mapping[str, str]] = {}  # key of the precision -> how to choose a missing one
     # options beyond the precision that metadata show where they differ from the default
@@ -59,6 +60,12 @@ class NumberFormat(abc.ABC):
     profiled: ClassVar[Mapping[str, tuple[str, str]]] = {}
     # options of a weight that a bias without keys does not take
     of_one_tensor: ClassVar[tuple[str, ...]] = ()
+    # keys of an operand that a config may leave to calibration
+    calibrated_keys: ClassVar[tuple[str, ...]] = ()
+    # tensors that a layer keeps for an operand, such as its `scale`, instead of the numbers here
+    layer_tensors: ClassVar[tuple[str, ...]] = ()
+    # attributes of the format of `data_in` that scripts read from a layer
+    layer_attributes: ClassVar[tuple[str, ...]] = ()
 
     ste: Literal["identity", "clip"] = field(default="identity", kw_only=True)
 
@@ -118,12 +125,36 @@ class NumberFormat(abc.ABC):
         return None
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of torch to which `cast` rounds; None for a format that torch does not have."""
+        return None
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether all that calibration chooses is known."""
         return True
 
     def why_not_calibrated(self, operand: str) -> str | None:
         """Return what has to be done before an operand can be rounded; None if nothing has."""
+        return None
+
+    @property
+    def trained_tensors(self) -> tuple[str, ...]:
+        """Those of `layer_tensors` that are parameters, which training changes."""
+        return ()
+
+    @property
+    def in_product_steps(self) -> bool:
+        """Whether a bias has the scale of the input times that of the weight."""
+        return False
+
+    @property
+    def only_signs(self) -> bool:
+        """Whether the values are -1 and 1."""
+        return False
+
+    def power_blocks(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        """Return axis and size of the blocks along one axis that share a power of two, if any."""
         return None
 
     def calibrated_numbers(self) -> dict[str, Any]:

@@ -83,10 +83,14 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
     def deterministic(self) -> bool:
         return not self.stochastic
 
+    @property
+    def only_signs(self) -> bool:
+        return bool(self.bipolar and not self.scaled)
+
     def plan(self, device: torch.device) -> RoundingPlan | None:
         if self.stochastic:
             return None
-        if self.bipolar and not self.scaled:
+        if self.only_signs:
             return RoundingPlan("bipolar", ())
         return RoundingPlan("on_off", (1.0, True, False, self.bipolar), rows=True)
 
@@ -95,15 +99,15 @@ class Binary(NumberFormat, name="binary", suffix="Binary"):
         return 1
 
     def average_bits(self, shape: Sequence[int]) -> float:
-        return self.bits + (0.0 if self.bipolar and not self.scaled else scale_bits(shape))
+        return self.bits + (0.0 if self.only_signs else scale_bits(shape))
 
     @property
     def largest(self) -> float:
-        return 1.0 if self.bipolar and not self.scaled else math.inf
+        return 1.0 if self.only_signs else math.inf
 
     @property
     def smallest(self) -> float:
-        return 1.0 if self.bipolar and not self.scaled else 0.0
+        return 1.0 if self.only_signs else 0.0
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ class BinaryResidual(NumberFormat, name="binary_residual", suffix="BinaryResidua
     """
 
     other_keys: ClassVar[tuple[str, ...]] = ("frac_width",)
+    layer_attributes: ClassVar[tuple[str, ...]] = ("levels", "means", "gamma")
+    gamma: ClassVar[float] = 1.0  # the scale of the sum; neither it nor the means are trained
 
     width: int
     stochastic: bool

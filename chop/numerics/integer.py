@@ -39,6 +39,7 @@ class Integer(NumberFormat, name="integer", suffix="Integer", aliases=("fixed",)
 
     light: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("rounding", "overflow")
+    calibrated_keys: ClassVar[tuple[str, ...]] = ("frac_width",)
     advice: ClassVar[Mapping[str, str]] = {
         "frac_width": 'give a number, "calibrated", or "NA" for half of the width'
     }

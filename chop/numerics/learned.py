@@ -202,8 +202,9 @@ def _summed(grad: Tensor, like: Tensor) -> Tensor:
 class LearnsBits(abc.ABC):
     """Mixin of a layer whose bit widths are trained.
 
-    Both methods work under `torch.func.vmap` and `functional_call`, so that many networks can be
-    trained at once: they read parameters and buffers only, and no value decides what they do.
+    The abstract methods work under `torch.func.vmap` and `functional_call`, so that many networks
+    can be trained at once: they read parameters and buffers only, and no value decides what they
+    do.
     """
 
     @abc.abstractmethod
@@ -217,3 +218,14 @@ class LearnsBits(abc.ABC):
         `exact` counts with whole bits what the layer costs once its widths are frozen; it has no
         gradients.
         """
+
+    def frozen(self) -> Any:
+        """Return the layer that takes its place once it is trained, or itself."""
+        return self
+
+    def start_at(self, mean: Tensor, spread: Tensor) -> bool:
+        """Begin with results of that mean and standard deviation, and return whether it does.
+
+        A layer that was trained does not, and by default none does.
+        """
+        return False

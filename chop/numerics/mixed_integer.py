@@ -37,6 +37,7 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
 
     light: ClassVar[bool] = True
     of_one_tensor: ClassVar[tuple[str, ...]] = ("sample_shape", "mean_width")
+    layer_tensors: ClassVar[tuple[str, ...]] = ("integer_bits", "frac_bits")
     shown: ClassVar[tuple[str, ...]] = (
         *("signed", "rounding", "overflow", "granularity", "mean_width"),
     )
@@ -82,6 +83,10 @@ class MixedInteger(NumberFormat, name="mixed_integer", suffix="MixedInteger"):
             whole, "sample_shape must be a list of positive integers; leave it to learn_bits"
         )
         object.__setattr__(self, "sample_shape", tuple(int(n) for n in shape))
+
+    @property
+    def trained_tensors(self) -> tuple[str, ...]:
+        return self.layer_tensors if self.learn else ()
 
     @functools.cached_property
     def _uniform(self) -> Integer:

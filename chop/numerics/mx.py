@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chop.numerics.blocks import BlockFormat
+from chop.numerics.blocks import BlockFormat, block_shape
 from chop.numerics.exponents import ceil_log2, floor_log2, round_to_step
 from chop.numerics.fast.plans import RoundingPlan, block_float_plan
 from chop.numerics.minifloat import round_to_minifloat
@@ -34,6 +34,12 @@ class _MX(BlockFormat):
         rows = [1] * rank
         rows[along] = self.sizes[0]
         return rows, 0
+
+    def power_blocks(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        if not shape or len(self.sizes) > 1:
+            return None
+        axis = vars(self)["block_dim"] % len(shape)
+        return axis, block_shape(shape, *self.layout(len(shape)))[axis]
 
     @property
     def shared_bits(self) -> int:

@@ -25,6 +25,7 @@ class ScaleInteger(NumberFormat, name="scale_integer", suffix="ScaleInteger"):
     """
 
     elementwise: ClassVar[bool] = False
+    has_row_codes: ClassVar[bool] = True
 
     width: int
     signed: bool = True

@@ -12,6 +12,7 @@ from annotated_types import Ge
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
+from chop.plain_tensors import why_not_plain
 from chop.training.options import TrainOptions
 
 START_FROM_WEIGHTS = "start from its weights with `load_name` and `load_type='pl'`"
@@ -22,6 +23,7 @@ MOMENTS = {
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
     "SGD": {"momentum_buffer"},
 }
+COUNT = "step"  # the one of them that is a single number
 
 
 @dataclass
@@ -140,8 +142,23 @@ def _problem_of_moments(
     if needed is not None and moments.keys() != needed:
         return f"state.{index} has {sorted(moments)}, not {sorted(needed)}"
     for name, value in moments.items():
-        if needed is not None and not isinstance(value, Tensor):
-            return f"state.{index}.{name} is not a tensor"
-        if isinstance(value, Tensor) and value.shape not in (shapes[index], torch.Size([])):
-            return f"state.{index}.{name} has the shape {list(value.shape)}"
+        if needed is None:  # an optimiser of the user's own
+            shapes_of = (shapes[index], torch.Size([]))
+            problem = _problem_of_moment(value, shapes_of) if isinstance(value, Tensor) else None
+        elif not isinstance(value, Tensor):
+            problem = "is not a tensor"
+        elif value.is_complex() or value.dtype is torch.bool:
+            problem = f"is of {str(value.dtype).removeprefix('torch.')}"
+        else:
+            shape = torch.Size([]) if name == COUNT else shapes[index]
+            problem = _problem_of_moment(value, (shape,))
+        if problem is not None:
+            return f"state.{index}.{name} {problem}"
     return None
+
+
+def _problem_of_moment(value: Tensor, shapes: tuple[torch.Size, ...]) -> str | None:
+    """Return why a kernel cannot take a moment: it reads as many numbers as the parameter has."""
+    if (reason := why_not_plain(value)) is not None:
+        return reason
+    return None if value.shape in shapes else f"has the shape {list(value.shape)}"

@@ -15,6 +15,9 @@ from chop.training.options import TrainOptions
 Make = Callable[..., Optimizer]
 Shape = Callable[[float], float]  # progress of the schedule, 0…1 -> factor of the learning rate
 
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults for Adam
+MOMENTUM = 0.9  # of SGD
+
 OPTIMIZERS: Registry[Make] = Registry("optimizer")
 OPTIMIZERS.register("adam")(Adam)
 OPTIMIZERS.register("adamw")(AdamW)
@@ -26,9 +29,9 @@ SCHEDULES.register("constant")(lambda done: 1.0)
 
 @OPTIMIZERS.register("sgd")
 def sgd(parameters: Iterable[nn.Parameter], **options: object) -> Optimizer:
-    """SGD with a Nesterov momentum of 0.9."""
+    """SGD with a Nesterov momentum."""
     options.pop("capturable", None)  # SGD does not count steps on the host
-    return SGD(parameters, momentum=0.9, nesterov=True, **options)  # type: ignore[arg-type]
+    return SGD(parameters, momentum=MOMENTUM, nesterov=True, **options)  # type: ignore[arg-type]
 
 
 def make_optimizer(

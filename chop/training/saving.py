@@ -12,7 +12,13 @@ from torch import nn
 
 from chop.checkpoints import check_fits, fill, read_torch_file
 from chop.files import write_whole
-from chop.training.fields import START_FROM_WEIGHTS, TrainingProgress, check_fields, check_moments
+from chop.training.fields import (
+    COUNT,
+    START_FROM_WEIGHTS,
+    TrainingProgress,
+    check_fields,
+    check_moments,
+)
 from chop.version import __version__
 
 SOURCE = "the resumed checkpoint"
@@ -115,7 +121,19 @@ def _restore_scaler(scaler: torch.amp.GradScaler, saved: dict[str, Any]) -> None
 
 def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Restore the moments of the optimiser, but keep the options of this run."""
-    kept = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(saved)
-    for group, settings in zip(optimizer.param_groups, kept, strict=True):
-        group.update(settings)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        index: {
+            name: value if name == COUNT else _laid_out_like(parameters[index], value)
+            for name, value in moments.items()
+        }
+        for index, moments in saved["state"].items()
+    }
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _laid_out_like(parameter: torch.Tensor, value: Any) -> Any:
+    """Return a moment in memory of its own: a fused kernel goes through both in one order."""
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter).copy_(value)

@@ -1,4 +1,4 @@
-"""Where networks of tables begin in a regression: their outputs have few bits, so few values."""
+"""Where networks with few bits begin in a regression, as their outputs have few values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from chop.dataset.tensors import TensorSplit
+from chop.numerics.learned import LearnsBits
 from chop.training.tasks import REGRESSION, TrainingTask
 
 logger = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ MAX_SPREAD = 2.0  # of targets that are scaled: from its reciprocal
 
 
 def start_at_targets(model: nn.Module, split: Any, task: TrainingTask) -> None:
-    """Give a last layer of tables that was never trained the mean and the range of the targets.
+    """Give a last layer that learns its bits and was never trained the mean and range of targets.
 
     Targets that are scaled, with a mean of about 0 and a deviation of about 1, change nothing.
     """
@@ -24,16 +25,10 @@ def start_at_targets(model: nn.Module, split: Any, task: TrainingTask) -> None:
     last = layers[-1] if layers else None
     if task is not REGRESSION or not isinstance(split, TensorSplit):
         return
-    from chop.layers import EdgeTable
-
-    if not isinstance(last, EdgeTable) or not last.is_new:
+    if not isinstance(last, LearnsBits):
         return
     targets = split.y.double().reshape(len(split.y), -1)
     mean, spread = targets.mean(0), targets.std(0)
     is_scaled = (mean.abs() <= spread) & (spread <= MAX_SPREAD) & (spread >= 1 / MAX_SPREAD)
-    if targets.shape[1] != last.n_out or bool(is_scaled.all()):
-        return
-    last.start_at(mean, spread)
-    logger.info(
-        "The targets are not scaled: the last layer of tables begins with their mean and range"
-    )
+    if not bool(is_scaled.all()) and last.start_at(mean, spread):
+        logger.info("The targets are not scaled: the last layer begins with their mean and range")

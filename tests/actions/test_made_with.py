@@ -37,6 +37,25 @@ def test_code_of_a_project_is_named_and_not_run(ch, project, tmp_path):
     assert f"only if you give --import {tmp_path}" in " ".join((said.stdout + said.stderr).split())
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("dataset", "cifar10", "the data set cifar10, which is not downloaded because a file"),
+        ("model", "net.onnx", "net.onnx, which is not opened because a file names it"),
+    ],
+)
+def test_nothing_is_opened_or_downloaded_because_a_project_names_it(
+    ch, project, tmp_path, name, value, why
+):
+    (tmp_path / "net.onnx").write_bytes(b"somebody else's")
+    path = str(tmp_path / value) if name == "model" else value
+    given = {"model": "mlp", "dataset": "jsc-sim", name: path}
+    (project / "software" / "made_with.json").write_text(json.dumps(given))
+    said = ch("test", "--load", project, "--cpu", 0, check=2).stderr
+    assert why in said
+    assert "if you want that, give MODEL and DATASET after the command" in said
+
+
 @pytest.mark.parametrize("content", ['{"model": 3}', '{"model": "jsc-tiny", ', "[]"])
 def test_a_damaged_record_is_refused_in_one_sentence(ch, project, content):
     (project / "software" / "made_with.json").write_text(content)

@@ -7,14 +7,13 @@ import pytest
 from chop import extensions, integers
 from chop.integers import (
     ConcatCodes,
-    EdgeTables,
     IntegerOp,
     LinearCodes,
     NeuronTables,
     PickCodes,
-    QuantizeFeatures,
     QuantizeInput,
 )
+from chop.methods.edge_tables.ops import EdgeTables, QuantizeFeatures
 from chop.methods.lutnet.ops import ResidualSigns
 from chop.registry import ByClass
 

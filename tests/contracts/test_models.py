@@ -21,7 +21,11 @@ _BIG = """
     mobilenetv3_large resnet101 resnet18 resnet34 resnet50 wideresnet50_2
 """
 BIG = set(_BIG.split())
-NAMES = [n for n, spec in MODELS.items() if spec.build.__module__.startswith("chop.models.")]
+NAMES = [
+    n
+    for n, spec in MODELS.items()
+    if spec.build.__module__.startswith(("chop.models.", "chop.methods."))
+]
 PREPARE = Pipeline(["init_metadata", "add_common_metadata"])
 
 every_model = pytest.mark.parametrize("name", NAMES)

@@ -6,10 +6,10 @@ from torch import nn
 
 from chop.ir.ops import OPS, TABLE, ops_with
 from chop.methods.logicnets.layers import ACTIVATIONS, OUTSIDE
+from chop.methods.population.architecture import POINTWISE, POOLS
 from chop.numerics.integer import Integer
 from chop.numerics.log import Log
 from chop.passes.graph.transforms.pruning import channels
-from chop.training.population.architecture import POINTWISE, POOLS
 
 ROWS = {op.name: op for op in TABLE}
 LAYERS = [name for name in ops_with("activation") if OPS[name].modules]

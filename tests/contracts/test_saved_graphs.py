@@ -23,7 +23,8 @@ BIG = set(_BIG.split())
 NAMES = [
     name
     for name, spec in MODELS.items()
-    if spec.build.__module__.startswith("chop.models.") and get_model_info(name).is_fx_traceable
+    if spec.build.__module__.startswith(("chop.models.", "chop.methods."))
+    and get_model_info(name).is_fx_traceable
 ]
 
 

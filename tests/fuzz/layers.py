@@ -62,7 +62,7 @@ def prepare(sanitize: bool, unchecked: bool) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable()
-    from chop.layers import edge_rows, edge_training
+    from chop.methods.edge_tables import edge_rows, edge_training
     from chop.numerics.fast import chain, cpu, learned, mode
 
     mode.set_fused("on")
@@ -164,7 +164,7 @@ def edges(random: Random) -> tuple[Any, list[Any]]:
     import torch
     from torch import nn
 
-    from chop.layers import EdgeTable
+    from chop.methods.edge_tables import EdgeTable
 
     function = random.choice(("mlp", "mlp", "spline"))
     layers = [EdgeTable(6, 9, function=function, hidden=4), EdgeTable(9, 4, function=function)]

@@ -27,6 +27,7 @@ WAYS_OUT = (
     'initial $readmemh("/etc/passwd", memory);',
     'initial $readmemh("../../top.dat", memory);',
     "initial $readmemb(NAME, memory);",
+    'initial $readmemh("top.dat" == "" ? "top.dat" : "/etc/passwd", memory);',
     'initial $c("system(\\"touch pwned\\")");',
     'integer f = $fopen("pwned", "w");',
     'import "DPI-C" function int system(string command);',

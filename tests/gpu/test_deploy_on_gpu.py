@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from chop.ir import MaseGraph
+from chop.methods.deploy.convert import deployed_layer
+from chop.methods.deploy.kernels import why_not_on
 from chop.passes import Pipeline
 from chop.passes.graph import deploy_transform_pass, quantize_transform_pass
-from chop.passes.graph.transforms.deploy.convert import deployed_layer
-from chop.passes.graph.transforms.deploy.kernels import why_not_on
 from chop.passes.graph.transforms.quantize.quantize import quantized_layer
 
 pytestmark = pytest.mark.gpu

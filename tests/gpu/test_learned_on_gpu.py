@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from chop.dataset import TensorSplit
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from chop.numerics.learned import learned_fixed
 from chop.training.interruption import Interrupted
 from chop.training.learned import FrontOptions, phase, train_front

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from chop.dataset import TensorSplit
+from chop.methods.population import train_population
+from chop.methods.population.fused import batch_norm
+from chop.methods.population.population import Population
+from chop.methods.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.numerics import FORMATS
 from chop.passes.graph.transforms.quantize.quantized_modules import LAYERS, variant
 from chop.training.options import TrainOptions
-from chop.training.population import train_population
-from chop.training.population.fused import batch_norm
-from chop.training.population.population import Population
-from chop.training.population.rounding import MAPS, PARAMETER, ROWS, Rounder
 from chop.training.steps import WARM_UP
 
 pytestmark = pytest.mark.gpu

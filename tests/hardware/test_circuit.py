@@ -93,6 +93,7 @@ def test_the_advice_for_a_broken_manifest_works(tmp_path, text):
             r"name of a source file .* unlike '\.\./a\.sv'",
         ),
         (lambda m: m.update(files={"/etc/hosts": ""}), "name of a source file"),
+        (lambda m: m.update(files={}), "it has no source files"),
         (lambda m: m.update(top="top; shell rm"), "name of a top module"),
         (lambda m: m["layers"].update(fc1="a b"), "name of a module"),
         (lambda m: m["inputs"][0].update(name="x; }"), r"inputs\.0: the name of a port"),
@@ -147,6 +148,9 @@ def test_a_memory_may_be_read_from_a_file_of_the_circuit_only():
     check_sources({"top.sv": text, "rom.dat": "00\n"})
     with pytest.raises(ValueError, match=r"\$readmemh of a file that is not among its own"):
         check_sources({"top.sv": text})
+    other = text.replace('"rom.dat"', '"rom.dat" == "" ? "rom.dat" : "/etc/passwd"')
+    with pytest.raises(ValueError, match=r"\$readmemh of a file that is not among its own"):
+        check_sources({"top.sv": other, "rom.dat": "00\n"})
 
 
 def test_a_missing_source_is_named(tmp_path):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chop.hardware.estimate import estimate
-from chop.hardware.estimate.edges import edge_facts
 from chop.hardware.simulation import lint_circuit
 from chop.hardware.simulation.check import check_circuit
 from chop.hardware.streaming import streaming_circuit
 from chop.hardware.unrolled import layer_logic, layers_of, unrolled_circuit
+from chop.methods.edge_tables.estimates import edge_facts
 from tests.integers.test_edges import codes_of, given_tables, graph_of, network, op_of
 
 needs_alkaid = pytest.mark.skipif(

@@ -1,6 +1,7 @@
 """A circuit in Verilator gives what its sources say, and tells when it does not."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,16 @@ def test_ports_of_all_widths_carry_their_codes(folder):
     sent = [codes(port, 50) for port in ins]
     result = simulate_circuit(circuit, sent, folder=folder)
     assert all(map(torch.equal, result.outputs, sent))
+
+
+@rtl
+@pytest.mark.parametrize("port", ["input logic [7:0] data_in_0", "output logic [4:0] data_out_0"])
+@pytest.mark.parametrize("bits", [40, 9_000])
+def test_ports_that_are_wider_than_described_are_refused(folder, port, bits):
+    """The program would read and write behind the words that are there for a beat."""
+    text = ADDER.replace(port, re.sub(r"\d+:", f"{bits - 1}:", port))
+    with pytest.raises(ToolError, match=r"a port has another width in the sources than in circuit"):
+        build_circuit(adder(files={"top.sv": text}), folder)
 
 
 @rtl

@@ -108,6 +108,56 @@ def test_a_table_after_a_clamp_takes_the_bounds_of_the_network():
     assert torch.allclose(graph.to_integers()(x), graph.model(x), atol=1e-5)
 
 
+TENSOR_BOUNDS = {
+    "both": lambda x, low, high: torch.clamp(x, low, high),
+    "min": lambda x, low, high: x.clamp(min=low),
+    "max": lambda x, low, high: x.clamp(max=high),
+    "clamp_min": lambda x, low, high: torch.clamp_min(x, low),
+    "clamp_max": lambda x, low, high: x.clamp_max(high),
+}
+
+
+class Bounded(nn.Module):
+    """A clamp between buffers, as networks with learnt bounds have it."""
+
+    def __init__(self, act, low, high):
+        super().__init__()
+        self.act, self.one, self.last = act, nn.Linear(4, 6), nn.Linear(6, 3)
+        self.low, self.high = nn.Buffer(low), nn.Parameter(high)
+
+    def forward(self, x):
+        return self.last(self.act(self.one(x), self.low, self.high))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("name", TENSOR_BOUNDS)
+def test_a_bound_that_is_a_tensor_of_one_number_holds_in_integers(name, shape):
+    torch.manual_seed(0)
+    low, high = torch.full(shape, -0.9), torch.full(shape, 0.4)
+    graph, x = graph_of(Bounded(TENSOR_BOUNDS[name], low, high)), vectors()
+    assert torch.allclose(graph.to_integers()(x), graph.model(x), atol=1e-5)
+    _, info = verify_integers_analysis_pass(graph, strict=True, silent=True)
+    assert info["mismatches"] == info["output_mismatches"] == 0
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda x, low, high: x.clamp(low, torch.arange(6.0)),
+        lambda x, low, high: x.clamp_max(x.mean(1, keepdim=True)),
+        lambda x, low, high: torch.clamp(x, max=low.expand(6)),
+        lambda x, low, high: torch.clamp(x, low, low + 1),
+    ],
+    ids=["one for each channel", "of the data", "expanded", "computed"],
+)
+def test_other_bounds_that_are_tensors_are_refused(act):
+    model = Bounded(act, torch.tensor(-0.9), torch.tensor(0.4))
+    graph = graph_of(model, weight_axis=None)
+    reasons = "clamps between tensors; use numbers|no integer meaning|computes with constants only"
+    with pytest.raises(PassArgsError, match=reasons):
+        graph.to_integers()
+
+
 def test_a_result_that_nobody_rounds_needs_one_step_for_all_channels():
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU6())
     with pytest.raises(PassArgsError, match="node '_1' returns the result of relu6 without round"):

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from chop.integers import Codes, EdgeRounding, EdgeTables, Scale
+from chop.integers import Codes, Scale
 from chop.ir import MaseGraph
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
+from chop.methods.edge_tables.ops import EdgeRounding, EdgeTables
 from chop.numerics.integer import Integer
 from chop.passes.graph import (
     add_common_metadata_analysis_pass,

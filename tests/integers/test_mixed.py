@@ -38,7 +38,7 @@ pairs = st.lists(st.tuples(small, small), min_size=2, max_size=5)
 
 def words_of(fmt, bits):
     i, f = (torch.tensor(part) for part in zip(*bits, strict=True))
-    return MixedWord.with_bits(fmt, i, f), MixedRounding(fmt, f.char(), i.char())
+    return MixedWord.with_bits(fmt.uniform().grid(), i, f), MixedRounding(fmt, f.char(), i.char())
 
 
 @given(formats, pairs, st.integers(0, 1000))

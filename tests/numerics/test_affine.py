@@ -248,3 +248,9 @@ def test_a_scale_that_float32_cannot_hold_is_named_once():
     with pytest.raises(ValueError, match="; multiply the data by a constant ") as error:
         from_config(config, "data_in")
     assert str(error.value).count("data_in_scale") == 2  # the rule, and what was given
+
+
+def test_an_axis_for_a_single_number_is_refused():
+    fmt = Affine(8, axis=1, scale=[0.1, 0.2])
+    with pytest.raises(ValueError, match="axis is 1, but a single number has none; leave it out"):
+        fmt(torch.tensor(1.0))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import chop
-from chop.layers import edge_rows
+from chop.methods.edge_tables import edge_rows
 from chop.numerics.compiled import find_compiler
 from chop.numerics.fast.chain import Chain, ChainLayer
 from chop.numerics.fast.pointers import address, in_memory_order

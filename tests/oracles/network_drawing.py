@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import getitem
 from random import Random
 from typing import Any
 
@@ -321,7 +320,7 @@ def quantised(network: Network) -> MaseGraph:
     steps: list[Any] = ["init_metadata", ("add_common_metadata", dummy)]
     graph, _ = Pipeline(steps)(MaseGraph(Model(network).eval()))
     tables: Options = {"by": "name", "default": {"config": {"name": None}}}
-    nodes = [n for n in graph.nodes if n.op.startswith("call") and n.target is not getitem]
+    nodes = [n for n in graph.nodes if n.op.startswith("call")]
     for node, step in zip(nodes, network.steps, strict=True):
         if step.format is not None:
             tables[node.name] = {"config": step.format}

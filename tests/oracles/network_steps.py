@@ -172,8 +172,44 @@ def _argmax(shape: Shape) -> Callable[..., Tensor]:
     return lambda x: torch.argmax(x, 1)
 
 
-def _chunk(shape: Shape) -> Callable[..., Tensor]:
-    return lambda x: torch.chunk(x, 2, 1)[0]
+# calls that keep some elements of each sample, or move them
+PICKS: dict[str, Callable[..., Tensor]] = {
+    "narrow": torch.narrow,
+    "select": torch.select,
+    "flip": torch.flip,
+    "roll": torch.roll,
+    "slice": lambda x, dim, step: x[(slice(None),) * dim + (slice(None, None, step),)],
+    "pixel_shuffle": F.pixel_shuffle,
+    "pixel_unshuffle": F.pixel_unshuffle,
+    "channel_shuffle": F.channel_shuffle,
+}
+
+
+def _places(random: Random, shape: Shape) -> Options:
+    dim = random.randint(1, len(shape))
+    size = shape[dim - 1]
+    start = random.randrange(size)
+    drawn = {
+        "narrow": {"dim": dim, "start": start, "length": random.randint(1, size - start)},
+        "flip": {"dims": (dim,)},
+        "roll": {"shifts": random.randint(-2, 3), "dims": dim},
+        "slice": {"dim": dim, "step": random.randint(1, 3)},
+    }
+    if len(shape) > 1:
+        drawn["select"] = {"dim": dim, "index": start}
+    if len(shape) == 3:
+        if shape[0] % 4 == 0:
+            drawn["pixel_shuffle"] = {"upscale_factor": 2}
+        if shape[1] % 2 == shape[2] % 2 == 0:
+            drawn["pixel_unshuffle"] = {"downscale_factor": 2}
+        groups = [n for n in range(2, shape[0]) if shape[0] % n == 0]
+        drawn |= {"channel_shuffle": {"groups": random.choice(groups)}} if groups else {}
+    way = random.choice([*drawn])
+    return {"way": way, **drawn[way]}
+
+
+def _pick(shape: Shape, way: str, **options: Any) -> Callable[..., Tensor]:
+    return lambda x: PICKS[way](x, **options)
 
 
 CONVS = {2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}
@@ -267,6 +303,6 @@ KINDS: dict[str, Kind] = {
     "dropout": _kept(_layer(nn.Dropout), weight=1, formats=False),
     "softmax": Kind(_softmax, ranks=(1,), weight=1, formats=False, ends=True, needs=CODES),
     "argmax": Kind(_argmax, ranks=(1,), weight=1, formats=False, ends=True, needs=CODES),
-    "chunk": Kind(_chunk, weight=1, formats=False, ends=True, needs=CODES),
+    "pick": _kept(_pick, draw=_places, weight=1, formats=False),
 }
 WEIGHTED = ("linear", "conv", "depthwise", "conv3d")

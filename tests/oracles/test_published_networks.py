@@ -16,7 +16,7 @@ from .published import MLPERF, Published, resnet20, static_steps
 
 pytestmark = [pytest.mark.slow]
 
-TESTED, COMPARED = 2500, 200
+TESTED, COMPARED, VERIFIED = 2500, 200, 20
 
 
 @pytest.fixture(params=["resnet20", *MLPERF])
@@ -73,6 +73,9 @@ def test_a_network_is_read_scores_as_published_and_keeps_its_accuracy_in_8_bits(
     file = tmp_path / "quantised.onnx"
     run_pass("export_onnx", graph, {"save_path": file, "format": "qdq", "silent": True})
     assert not fusion_report(file).in_float
+    _, verified = run_pass("verify_integers", graph, {"num_samples": VERIFIED, "silent": True})
+    assert verified["mismatches"] == verified["output_mismatches"] == 0
+    assert verified["findings"] == []
     integers = graph.to_integers()
     codes = integers(few)
     if not torch.equal(codes, found[:COMPARED]):  # a softmax at the end is left to the host

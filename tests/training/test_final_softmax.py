@@ -46,6 +46,10 @@ ENDS = {
     "a method of logarithms": lambda x: x.log_softmax(1),
     "one against the rest": nn.Sigmoid(),
     "in a dictionary": lambda x: {"logits": x.softmax(1)},
+    "of one pixel": lambda x: x[:, :, None, None].softmax(1).flatten(1),
+    "of one pixel, channels last": lambda x: x[:, None, None].softmax(-1).reshape(-1, 3),
+    "squeezed": lambda x: F.softmax(x[:, None], dim=2).squeeze(1),
+    "copied": lambda x: x.softmax(1).clone(),
 }
 
 
@@ -173,6 +177,9 @@ def test_predictions_and_regressions_keep_it(batch):
         lambda x: x.softmax(0),  # over the batch
         lambda x: x.softmax(1) * 2,
         lambda x: x + x.softmax(1),
+        lambda x: x[:, None, :].softmax(1).squeeze(1),  # over a dimension of one
+        lambda x: x.softmax(1).reshape(8, 6),
+        lambda x: x.softmax(1).flip(1),
         nn.Identity(),
     ],
 )
@@ -248,10 +255,18 @@ def test_a_graph_ends_in_softmax_if_it_is_over_the_classes(end, rank, is_final):
     assert (kept.origin(result)[0] is not None) == is_final
 
 
-@pytest.mark.parametrize("end", [nn.Softmax(1), nn.LogSoftmax(1)])
+ENDS_OF_GRAPHS = {
+    "softmax": [nn.Softmax(1)],
+    "logarithms": [nn.LogSoftmax(1)],
+    "of one pixel": [nn.Unflatten(1, (3, 1, 1)), nn.Softmax(1), nn.Flatten()],
+    "channels last": [nn.Unflatten(1, (1, 1, 3)), nn.Softmax(-1), nn.Identity(), nn.Flatten()],
+}
+
+
+@pytest.mark.parametrize("end", ENDS_OF_GRAPHS)
 def test_calibration_chooses_the_ranges_of_the_network_without_it(end, batch):
     x, formats = batch[0], []
-    for layers in ([], [end]):
+    for layers in ([], ENDS_OF_GRAPHS[end]):
         graph = described(layers, x)
         run_pass("calibrate", graph, {"input_generator": [{"input": x}], "silent": True})
         run_pass("quantize", graph, {"by": "type", "linear": {"config": WIDTHS}})
@@ -261,12 +276,13 @@ def test_calibration_chooses_the_ranges_of_the_network_without_it(end, batch):
     assert formats[0] == formats[1]
 
 
-def test_sensitivity_scores_the_network_without_it(batch):
+@pytest.mark.parametrize("end", ENDS_OF_GRAPHS)
+def test_sensitivity_scores_the_network_without_it(end, batch):
     x, y = batch
     formats = {"int4": {**WIDTHS, "data_in_frac_width": 2, "weight_frac_width": 2}}
     options = {"formats": formats, "input_generator": [({"input": x}, y)], "silent": True}
     results = []
-    for layers in ([], [nn.Softmax(1)]):
+    for layers in ([], ENDS_OF_GRAPHS[end]):
         graph = described(layers, x)
         _, info = run_pass("sensitivity", graph, options)
         assert (final_op(graph.model) is None) == (not layers)  # the graph itself keeps it

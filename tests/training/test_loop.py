@@ -10,7 +10,7 @@ from torch import nn
 
 from chop.dataset import MaseDataModule, TensorSplit
 from chop.dataset.tensors import EpochPass, batches
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from chop.numerics.compiled import KERNELS
 from chop.training.devices import fixed_threads, threads_for
 from chop.training.feed import Feed

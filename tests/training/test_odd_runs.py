@@ -79,6 +79,13 @@ def test_a_field_of_another_kind_is_refused_and_named(small, saved, tmp_path, pa
         (("optimizer_states", 0, "state", 0, "exp_avg"), torch.zeros(1, 2), "optimizer_states"),
         (("optimizer_states", 0, "state", 0, "exp_avg"), GONE, "optimizer_states"),
         (("optimizer_states", 0, "state", 0, "more"), torch.zeros(16), "optimizer_states"),
+        # the kernel of the optimiser reads as many numbers of each as the parameter has
+        ((*STATE, 0, "exp_avg_sq"), torch.tensor(2.0), r"0\.exp_avg_sq has the shape \[\]"),
+        ((*STATE, 0, "step"), torch.zeros(16), r"0\.step has the shape \[16\]"),
+        ((*STATE, 0, "exp_avg"), torch.zeros(16).to_sparse(), r"0\.exp_avg is sparse"),
+        ((*STATE, 0, "exp_avg"), torch.zeros(16, device="meta"), r"0\.exp_avg has no values"),
+        ((*STATE, 0, "exp_avg"), torch.zeros(16, dtype=torch.cfloat), "is of complex64"),
+        ((*STATE, 0, "step"), torch.tensor(True), r"0\.step is of bool"),
     ],
 )
 def test_content_that_does_not_fit_is_refused_and_named(small, saved, tmp_path, path, value, said):
@@ -86,6 +93,30 @@ def test_content_that_does_not_fit_is_refused_and_named(small, saved, tmp_path, 
     torch.save(changed(saved, path, value), file)
     with pytest.raises(ValueError, match=said):
         small.training(tmp_path, max_epochs=2).resume(file)
+
+
+def test_moments_that_share_their_memory_get_memory_of_their_own(small, saved, tmp_path):
+    """The kernel of the optimiser would write behind the one number that is stored."""
+    file = tmp_path / "last.ckpt"
+    one = torch.full((1,), 0.5).expand(16)
+    torch.save(changed(saved, (*STATE, 0, "exp_avg"), one), file)
+    run = small.training(tmp_path, max_epochs=2)
+    run.resume(file)
+    moment = run.optimizer.state[run.optimizer.param_groups[0]["params"][0]]["exp_avg"]
+    assert moment.is_contiguous()
+    assert moment.untyped_storage().nbytes() == 4 * 16
+    assert torch.equal(moment, one)
+
+
+@pytest.mark.parametrize(("name", "value"), [("fused", torch.zeros(3)), ("capturable", "x")])
+def test_the_options_of_the_optimiser_are_those_of_this_run(small, saved, tmp_path, name, value):
+    file = tmp_path / "last.ckpt"
+    torch.save(changed(saved, (*GROUPS, 0, name), value), file)
+    run = small.training(tmp_path, max_epochs=2)
+    wanted = {k: v for k, v in run.optimizer.param_groups[0].items() if k != "params"}
+    run.resume(file)
+    found = run.optimizer.param_groups[0]
+    assert {name: found[name] for name in wanted} == wanted
 
 
 def test_nothing_is_changed_by_a_checkpoint_that_is_refused(small, saved, tmp_path):

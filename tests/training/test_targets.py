@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from chop.dataset import MaseDataModule, TensorSplit
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from chop.models import get_model
 from chop.training.learned import FrontOptions, train_front
 from chop.training.loop import Training

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chop.actions.config import ConfigError, default_project_dir
+from chop.actions.named_by_files import why_not_named
 from chop.actions.onnx_models import ONNX
 from chop.files import is_onnx_file, why_missing
 from chop.options import did_you_mean
@@ -44,12 +45,7 @@ def with_project(flags: Mapping[str, Any]) -> dict[str, Any]:
     made = {"load_name": load, "load_type": load_type}
     names = _names(Path(load), load_type)
     words = f"ch verify {names['model']} {names['dataset']} --load {load}"
-    if is_onnx_file(names["model"]) and not _is_in(folder, names["model"]):
-        raise ConfigError(
-            f"{load} names the file {names['model']}, which is not opened because a graph names "
-            f"it; if you want that, call {words}"
-        )
-    _check_data(names["dataset"], Path(load), words, {**repeated, **flags})
+    _check(names["model"], names["dataset"], folder, Path(load), words, {**repeated, **flags})
     return {**repeated, **flags, **own, **made, **names}
 
 
@@ -79,30 +75,20 @@ def _onnx_file(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"{file} does not say which data set it was made for; call ch verify {file} DATASET"
         )
-    _check_data(dataset, file, f"ch verify {file} {dataset}", flags)
+    _check("", dataset, file.parent, file, f"ch verify {file} {dataset}", flags)
     project_dir, name = Path(flags.get("project_dir") or default_project_dir()), file.stem
     own = {"model": str(file), "dataset": dataset, "project": flags.get("project") or name}
     repeated = _repeated(project_dir.expanduser() / own["project"]) if flags.get("again") else {}
     return {**repeated, **flags, **own}
 
 
-def _is_in(folder: Path, file: str) -> bool:
-    return Path(file).expanduser().resolve().is_relative_to(folder.resolve())
-
-
-def _check_data(dataset: str, file: Path, words: str, flags: Mapping[str, Any]) -> None:
-    """Refuse a data set that would be downloaded because a file names it."""
-    from chop.dataset import DATASETS
-    from chop.files import cache_folder
-
-    spec = DATASETS.get(dataset)
-    if spec is None or not spec.is_downloaded or flags.get("data_path"):
-        return
-    if not any((cache_folder() / spec.info.name).glob("*")):
-        raise ConfigError(
-            f"{file} names the data set {dataset}, which is not downloaded because a file names "
-            f"it; if you want that, call {words}"
-        )
+def _check(
+    model: str, dataset: str, folder: Path, file: Path, words: str, flags: Mapping[str, Any]
+) -> None:
+    """Refuse a model or a data set that only a file names, if that would open or download it."""
+    reason = why_not_named(model, dataset, folder, has_path=bool(flags.get("data_path")))
+    if reason is not None:
+        raise ConfigError(f"{file} names {reason}; if you want that, call {words}")
 
 
 def _folder(name: str, project_dir: Path) -> Path:

@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from chop.actions.options import ConfigError
-from chop.actions.search.metrics.population_train import forget, forget_recorded
+from chop.actions.search.metrics.groups import forget, forget_recorded
 from chop.actions.search.results.description import NEW_NAME, check_same, description_of
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import DEFAULT_QUANTIZATION_CONFIG, Results, plain

@@ -61,9 +61,10 @@ def transform(
     return graph
 
 
-def check_transform(config: RunConfig, project: Project, from_file: Collection[str]) -> None:
-    """Refuse options that are wrong whatever the files of --import register."""
-    _plan(config, project, are_all_known=not config.imports)
+def check_transform(config: RunConfig, project: Project, from_file: Collection[str]) -> Plan | None:
+    """Refuse options that are wrong; return the plan, unless files of --import may add to it."""
+    plan = _plan(config, project, are_all_known=not config.imports)
+    return None if config.imports else plan
 
 
 def _plan(config: RunConfig, project: Project, *, are_all_known: bool = True) -> Plan:
@@ -72,12 +73,12 @@ def _plan(config: RunConfig, project: Project, *, are_all_known: bool = True) ->
     return plan_of(table, folder, where, confined=True, are_all_known=are_all_known)
 
 
-def run_transform(config: RunConfig, project: Project) -> None:
+def run_transform(config: RunConfig, project: Project, plan: Plan | None = None) -> None:
     """Run `ch transform`."""
     from chop.actions.transform.work import carry_out
 
     folder = project.software / "transform"
-    plan = _plan(config, project)
+    plan = plan or _plan(config, project)
     model, info, data_module = model_and_data(config)
     project.create(config)
     logger.info("Transforming model '%s'...", config.model)

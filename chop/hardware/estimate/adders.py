@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chop.hardware.estimate.coefficients import ADDERS, EDGES, AdderCoefficients
+from chop.hardware.estimate.coefficients import ADDERS, AdderCoefficients
 from chop.hardware.estimate.cost import Cost, Estimate
 from chop.hardware.estimate.truth_tables import table_features
 from chop.hardware.estimate.walk import by_formula
@@ -15,7 +15,7 @@ from chop.hardware.unrolled.layers import Layer, layers_of
 from chop.hardware.unrolled.limits import check_limits
 from chop.hardware.unrolled.logic import LayerLogic, layer_logic
 from chop.hardware.unrolled.stages import Logic
-from chop.integers import EdgeTables, IntegerGraph
+from chop.integers import IntegerGraph
 
 __all__ = ["by_adders", "layer_features", "logic_features"]
 
@@ -32,9 +32,9 @@ def by_adders(graph: IntegerGraph, period: float, max_adders: int) -> Estimate:
     logic = [layer_logic(graph, layer) for layer in layers]
     costs: dict[str, Cost] = {}
     for layer, made in zip(layers, logic, strict=True):
+        own = {name: n for node in layer.nodes for name, n in node.op.luts.items()}
+        cost = _layer_cost(made, period, ADDERS._replace(**own))
         # several modules may belong to one layer of the model
-        edges = any(isinstance(node.op, EdgeTables) for node in layer.nodes)
-        cost = _layer_cost(made, period, EDGES if edges else ADDERS)
         costs[layer.name] = costs.get(layer.name, Cost()).plus(cost)
     for name, cost in by_formula(graph, period).layers.items():
         if cost.ebops:

@@ -3,17 +3,17 @@
 LUTs were fitted by `python benchmarks/lut_estimate.py fit` to the layers of 26 networks, with seeds
 from 1000: linear layers, convolutions and tables with 2 to 8 bits, emitted for a clock period of 5
 ns and synthesised by yosys 0.70 for LUTs with six inputs; two smaller functions share one. It fits
-the adders of a matrix and their widths to alkaid's results for 200 random matrices. `EDGES` are of
-four networks with seeds from 2000 and of five trained designs (`--front mase_output/jsc_learned`).
-The networks that the documentation compares estimates with have other seeds, or are other designs.
-Delays, flip-flops and `scaled` follow from alkaid's logic of a few networks.
+the adders of a matrix and their widths to alkaid's results for 200 random matrices. Numbers
+for the layers of one op are its `luts`. The networks that the documentation compares estimates with
+have other seeds, or are other designs. Delays, flip-flops and `scaled` follow from alkaid's logic
+of a few networks.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ADDERS", "EDGES", "FORMULA", "AdderCoefficients", "FormulaCoefficients"]
+__all__ = ["ADDERS", "FORMULA", "AdderCoefficients", "FormulaCoefficients"]
 
 
 class AdderCoefficients(NamedTuple):
@@ -33,9 +33,6 @@ class AdderCoefficients(NamedTuple):
 
 
 ADDERS = AdderCoefficients()
-# Layers of tables on edges: a LUT before a carry chain holds a table, too, and saturations have few
-# bits. There were too few tables of more than five inputs to fit them.
-EDGES = ADDERS._replace(adder=0.743, inverted=0.481, reduced=1.654, table=0.873)
 
 
 class FormulaCoefficients(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from chop.hardware.estimate import formula
 from chop.hardware.estimate.coefficients import FORMULA as K
 from chop.hardware.estimate.cost import Cost
-from chop.hardware.estimate.edges import edge_facts
 from chop.hardware.estimate.formula import LUT_INPUTS, CodeRange, Target
 from chop.hardware.estimate.mixed import (
     own_widths,
@@ -39,7 +39,6 @@ from chop.integers import (
     ConcatCodes,
     ConstantCodes,
     ConvCodes,
-    EdgeTables,
     IntegerNode,
     LeakyReluCodes,
     LinearCodes,
@@ -59,6 +58,9 @@ from chop.integers import (
     SubtractCodes,
     Word,
 )
+from chop.integers.builders import BoundsBuilder, Interval
+from chop.integers.codes import bits_for
+from chop.integers.op import ComposedOp
 from chop.integers.ops.weighted import WeightedOp
 from chop.registry import ByClass
 
@@ -182,6 +184,63 @@ def clamp(site: Site) -> Result:
     return formula.requantized(x, target, site.period)
 
 
+class AdderCount(BoundsBuilder):
+    """Counts the bits of adders and of choices that a meaning becomes, along with its bounds."""
+
+    def __init__(self, codes: Sequence[Codes]) -> None:
+        super().__init__(codes)
+        self.adder_bits, self.chosen_bits, self.additions = 0.0, 0.0, 0
+
+    def _added(self, result: Interval, adders: int = 1) -> Interval:
+        """Count so many adders for each number of a result."""
+        self.adder_bits += bits_for(*result.ends) * result.low.numel() * adders
+        self.additions += adders > 0
+        return result
+
+    def _chosen(self, result: Interval) -> Interval:
+        self.chosen_bits += bits_for(*result.ends) * result.low.numel()
+        return result
+
+    def max(self, x: Interval, bound: int) -> Interval:
+        return self._chosen(super().max(x, bound))
+
+    def clamp(self, x: Interval, low: int, high: int) -> Interval:
+        return self.max(self._chosen(super().clamp(x, low, high)), low)
+
+    def multiply_by_sign(self, x: Interval, negative: int, other: int) -> Interval:
+        result = super().multiply_by_sign(x, negative, other)
+        adders = sum(max(0, n - 1) for n in _digits(negative, other))
+        return self._chosen(self._added(result, adders))
+
+    def add(self, x: Interval, y: Interval | Tensor | int) -> Interval:
+        return self._added(super().add(x, y))
+
+    def subtract(self, x: Interval, y: Interval | Tensor | int) -> Interval:
+        return self._added(super().subtract(x, y))
+
+    def multiply(self, x: Interval, y: Interval | Tensor | int) -> Interval:
+        result = super().multiply(x, y)
+        if isinstance(y, Interval):
+            return self._added(result, min(bits_for(*x.ends), bits_for(*y.ends)))
+        digits = _digits(*torch.as_tensor(y).flatten().tolist())
+        return self._added(result, round(sum(max(0, n - 1) for n in digits) / len(digits)))
+
+
+def _digits(*numbers: int) -> list[int]:
+    return [int(n) for n in signed_digits(np.array(numbers))]
+
+
+@has_formula(ComposedOp)
+def composed(site: Site) -> Result:
+    """The adders and choices that the meaning of an op is composed of."""
+    count = AdderCount(site.codes)
+    site.op.meaning(count, *count.inputs)
+    new = site.result
+    lut = K.adder * count.adder_bits + K.relu * count.chosen_bits
+    delay = count.additions * K.addition / site.period
+    return new._replace(ready=new.ready + delay), Cost(adder_bits=count.adder_bits, lut=lut)
+
+
 @has_formula(LeakyReluCodes)
 def leaky_relu(site: Site) -> Result:
     """Two products with constants, and a choice between them."""
@@ -213,24 +272,6 @@ def neuron_tables(site: Site) -> Result:
     delay = K.chosen * max(1, int(bits.max()) - LUT_INPUTS) / 2 / site.period
     cost = Cost(lut=K.neuron * float(counts @ np.array(each)), ff=held)
     return result._replace(ready=ready + delay), cost
-
-
-@has_formula(EdgeTables)
-def edge_tables(site: Site) -> Result:
-    """A table for each edge, and adders of their results; a register precedes them."""
-    node, op, x = site.node, site.op, site.x
-    result = span_of(node.codes, layer=node.source)
-    rows = math.prod(node.codes.shape[:-1])
-    held = float(x.size * x.bits if x.layer else 0)
-    if not len(op.reads):
-        return result._replace(ready=math.ceil(x.ready)), Cost(ff=held)
-    facts = edge_facts(op, site.codes[0])
-    delay = (K.chosen * facts.table_depth / 2 + K.addition * facts.depth) / site.period
-    ready = math.ceil(x.ready) + delay
-    adder_bits = rows * facts.adder_bits
-    held += K.held * delay * adder_bits / max(1, facts.depth)
-    lut = K.neuron * rows * facts.table_luts + K.adder * adder_bits
-    return result._replace(ready=ready), Cost(0, adder_bits, lut, held)
 
 
 @has_formula(ReshapeCodes, PermuteCodes, PickCodes)

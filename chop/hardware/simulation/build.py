@@ -111,7 +111,6 @@ def build_circuit(
     keys = [build_key(circuit, programs, kind, trace_depth) for kind in kinds]
     for key in keys:
         if (known := kept_folder(cache / f"build-{key}")) is not None:
-            os.utime(known)
             return Build(known, is_new=False)
     if skip_build:
         what = "this circuit with waves" if waves else "this circuit"

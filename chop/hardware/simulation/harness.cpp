@@ -30,24 +30,34 @@ using Words = std::vector<uint32_t>;
 constexpr uint64_t NEVER = ~uint64_t{0};
 constexpr int RESET_CYCLES = 4;
 
-template <typename T>
+// The sources may be somebody else's: a port with other words than described is not compiled.
+template <std::size_t WORDS, std::size_t DESCRIBED>
+constexpr void check() {
+    static_assert(WORDS == DESCRIBED,
+                  "a port has another width in the sources than in circuit.json, run ch emit again");
+}
+template <std::size_t COUNT, typename T>
 void put(T& port, const uint32_t* words) {
+    check<(sizeof(T) > 4 ? 2 : 1), COUNT>();
     uint64_t value = words[0];
-    if (sizeof(T) > 4) value |= static_cast<uint64_t>(words[1]) << 32;
+    if (COUNT > 1) value |= static_cast<uint64_t>(words[1]) << 32;
     port = static_cast<T>(value);
 }
-template <std::size_t N>
+template <std::size_t COUNT, std::size_t N>
 void put(VlWide<N>& port, const uint32_t* words) {
+    check<N, COUNT>();
     for (std::size_t i = 0; i < N; ++i) port[i] = words[i];
 }
-template <typename T>
-void get(const T& port, uint32_t* words, std::size_t count) {
+template <std::size_t COUNT, typename T>
+void get(const T& port, uint32_t* words) {
+    check<(sizeof(T) > 4 ? 2 : 1), COUNT>();
     const uint64_t value = port;
     words[0] = static_cast<uint32_t>(value);
-    if (count > 1) words[1] = static_cast<uint32_t>(value >> 32);
+    if (COUNT > 1) words[1] = static_cast<uint32_t>(value >> 32);
 }
-template <std::size_t N>
-void get(const VlWide<N>& port, uint32_t* words, std::size_t) {
+template <std::size_t COUNT, std::size_t N>
+void get(const VlWide<N>& port, uint32_t* words) {
+    check<N, COUNT>();
     for (std::size_t i = 0; i < N; ++i) words[i] = port[i];
 }
 

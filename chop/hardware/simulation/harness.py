@@ -32,7 +32,7 @@ def _input(port: Port, handshakes: bool) -> str:
     ready = f"top.{name}_ready != 0" if handshakes else "true"
     return f"""\
     {{{port.beats}, {port.words},
-     [](Top& top, const uint32_t* words) {{ put(top.{name}, words); }},
+     [](Top& top, const uint32_t* words) {{ put<{port.words}>(top.{name}, words); }},
      [](Top& top, bool is_valid) {{ top.{name}_valid = is_valid; }},
      [](const Top& top) {{ (void)top; return {ready}; }}}},"""
 
@@ -42,6 +42,6 @@ def _output(port: Port, handshakes: bool) -> str:
     ready = f"top.{name}_ready = is_ready;" if handshakes else "(void)top; (void)is_ready;"
     return f"""\
     {{{port.beats}, {port.words},
-     [](const Top& top, uint32_t* words) {{ get(top.{name}, words, {port.words}); }},
+     [](const Top& top, uint32_t* words) {{ get<{port.words}>(top.{name}, words); }},
      [](const Top& top) {{ return top.{name}_valid != 0; }},
      [](Top& top, bool is_ready) {{ {ready} }}}},"""

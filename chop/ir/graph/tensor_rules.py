@@ -32,6 +32,7 @@ NORMS = (
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
 OF_NORMS = ("weight", "bias", "running_mean", "running_var")
+COUNTER, MOST_BATCHES = "num_batches_tracked", 2**53
 
 
 class TensorRule(NamedTuple):
@@ -73,8 +74,9 @@ def check_tensors(name: str, layer: nn.Module) -> None:
     )
     wanted = {**rules(layer)}
     if isinstance(layer, NORMS):
-        kept = (key for key in OF_NORMS if getattr(layer, key, None) is not None)
-        wanted |= dict.fromkeys(kept, TensorRule((layer.num_features,)))
+        norm = dict.fromkeys(OF_NORMS, TensorRule((layer.num_features,)))
+        norm[COUNTER] = TensorRule((), "whole", 0, MOST_BATCHES)
+        wanted |= {key: rule for key, rule in norm.items() if getattr(layer, key, None) is not None}
     for key, rule in wanted.items():
         reason = rule.why_not(getattr(layer, key, None))
         if reason is not None:

@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import nn
 
+from chop import lazy
 from chop.ir.graph.tracer import Leaf
-from chop.layers import EdgeTable, FrozenEdgeTable
-from chop.passes.graph.transforms.lora import LoRALinear
 
-__all__ = ["EdgeTable", "FrozenEdgeTable", "Identity", "LoRALinear"]
+__all__ = ["Identity", *lazy.names_of_methods("layers")]
+
+__getattr__ = lazy.importer(__name__, __file__, room="layers")
 
 
 class Identity(Leaf, nn.Identity):

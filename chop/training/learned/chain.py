@@ -12,7 +12,6 @@ from torch import Tensor, fx, nn
 from chop.ir.graph.tracer import HOOKS
 from chop.numerics.fast.chain import ROUNDINGS, Chain, ChainLayer
 from chop.numerics.learned import LearnsBits
-from chop.numerics.mixed_integer import MixedInteger
 from chop.training.learned.batches import MemberBatches
 from chop.training.learned.members import Members
 from chop.training.learned.options import FrontOptions
@@ -145,7 +144,7 @@ def _has_hooks(layer: nn.Module) -> bool:
 
 
 def _learns(fmt: Any) -> bool:
-    return isinstance(fmt, MixedInteger) and fmt.learn and fmt.overflow == "saturate"
+    return "frac_bits" in fmt.trained_tensors and fmt.overflow == "saturate"
 
 
 def _starts(sizes: list[int]) -> list[int]:

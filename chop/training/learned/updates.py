@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chop.training.population.updates import BETAS, EPSILON
+from chop.training.optimisers import BETAS, EPSILON
 
 
 class RowAdam:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from chop.actions.search.metrics import stackable
+from chop.actions.search.metrics.groups import logger
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results import display
 from chop.actions.search.run.engines.base import Group, InProcessEngine, Task, WorkerDied, reported
@@ -145,7 +145,7 @@ class Talkative(Fake):
     """A worker that says why it trains some of them alone."""
 
     def run_together(self, designs):
-        stackable.logger.warning("trials 1, 3 are trained one by one: %s", "they are odd")
+        logger.warning("trials 1, 3 are trained one by one: %s", "they are odd")
         return super().run_together(designs)
 
 

@@ -12,14 +12,14 @@ import torch
 
 from chop.actions import search
 from chop.actions.config import ConfigError
-from chop.actions.search.metrics import stackable
 from chop.actions.search.metrics.base import metric
-from chop.actions.search.results import retrain as module
+from chop.actions.search.results import retrain
 from chop.actions.search.results.page.page import write_report
 from chop.actions.search.run.worker import Worker
 from chop.actions.search.spec.study_spec import check_retrain_splits
 from chop.checkpoints import load_graph
 from chop.dataset import MaseDataModule
+from chop.methods.population import groups, retraining
 from chop.models import get_model, get_model_info
 
 from .conftest import Killed
@@ -67,7 +67,7 @@ def data(prepared):
 @contextmanager
 def listening(heard):
     """Meanwhile, `heard` is called with each message of the retraining, and may raise."""
-    logger, listener = logging.getLogger(module.__name__), logging.Handler(logging.INFO)
+    logger, listener = logging.getLogger(retraining.__name__), logging.Handler(logging.INFO)
     listener.emit = lambda record: heard(record.getMessage())
     level = logger.level
     logger.addHandler(listener)
@@ -196,6 +196,31 @@ def test_a_number_of_designs_is_that_many_of_the_front(run):
 # --- several at once
 
 
+def test_without_methods_designs_are_retrained_one_by_one(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(retrain, "RETRAINERS", {})
+    _, page = run(designs=2)
+    begun = {file.parent.name for file in tmp_path.glob("search.retrained/trial_*/last.ckpt")}
+    assert begun == {f"trial_{number}" for number in numbers(page)}
+
+
+def test_a_method_is_given_what_those_before_it_have_left(monkeypatch, tmp_path):
+    designs = [SimpleNamespace(number=n, file=tmp_path / str(n)) for n in range(5)]
+    given = []
+
+    def first(spec, folder, designs):
+        given.append([design.number for design in designs])
+        designs[2].file.touch()
+        return [0]
+
+    def second(spec, folder, designs):
+        given.append([design.number for design in designs])
+        return [3]
+
+    monkeypatch.setattr(retrain, "RETRAINERS", {"first": first, "second": second})
+    assert retrain._train_together(None, tmp_path, designs) == [0, 3]
+    assert given == [[0, 1, 2, 3, 4], [1, 3, 4]]
+
+
 @pytest.fixture
 def all_three(own_runners):
     """Two metrics by which every design is on the front."""
@@ -217,7 +242,7 @@ def test_designs_of_one_family_become_what_each_becomes_alone(
         return {number: load_graph(file).model for number, file in files.items()}
 
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
-        patch.setattr(stackable, "reason_against", lambda models, options: "so it is")
+        patch.setattr(groups, "reason_against", lambda models, options: "so it is")
         _, single = run(every=True, **how)
     assert "search.retrain: trials 0 are trained one by one: so it is" in caplog.text
     alone = networks()

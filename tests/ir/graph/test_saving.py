@@ -23,6 +23,7 @@ from chop.ir.graph.names import ForeignName, SavedNames
 from chop.ir.graph.saving import made_from
 from chop.passes import Pipeline, run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
+from tests.saved_tensors import replace_tensors
 
 ROOT = Path(__file__).parents[3]
 WIDTHS = {"width": 5, "frac_width": 2}
@@ -429,6 +430,26 @@ def test_tensors_of_other_types_and_sizes_than_saved_are_refused(saved, change, 
         MaseGraph.from_checkpoint(saved)
     assert str(refusal.value).startswith(("'0", str(file)))
     assert str(refusal.value).endswith("; copy the whole directory again, or save the graph again")
+
+
+@pytest.mark.parametrize(
+    ("count", "sentence"),
+    [
+        (torch.tensor(True), "is of the type bool; it must be"),
+        (torch.tensor(1.5), "is of the type float32; it must be"),
+        (torch.tensor([1, 2]), r"has the shape \[2\]; it must be \[\] of integer numbers"),
+        (torch.tensor(-1), "has numbers from -1 to -1; they must be from 0 to"),
+    ],
+)
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)]
+)
+def test_a_norm_that_cannot_count_its_batches_is_refused(tmp_path, norm, count, sentence):
+    MaseGraph(nn.Sequential(norm)).export(tmp_path / "graph")
+    tensors = load_file(tmp_path / "graph" / "state_dict.safetensors")
+    replace_tensors(tmp_path / "graph", {**tensors, "0.num_batches_tracked": count})
+    with pytest.raises(ValueError, match=f"'num_batches_tracked' of layer '0' .* {sentence}"):
+        MaseGraph.from_checkpoint(tmp_path / "graph")
 
 
 def test_a_file_of_another_part_is_named_once(saved):

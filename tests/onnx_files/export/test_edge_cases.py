@@ -8,7 +8,7 @@ from torch import nn
 pytest.importorskip("onnx", reason="needs the extra onnx: run `make test-all`")
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from chop.passes.graph.interface.export_onnx import ExportError, onnx_model
 
 

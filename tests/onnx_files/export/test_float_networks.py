@@ -19,7 +19,7 @@ QUICK |= {"vit_tiny_patch4_32"}
 NAMES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name, spec in MODELS.items()
-    if spec.build.__module__.startswith("chop.models.")
+    if spec.build.__module__.startswith(("chop.models.", "chop.methods."))
 ]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from chop.dataset import TensorSplit
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from chop.numerics.learned import LearnsBits
 from chop.training.devices import Place
 from chop.training.feed import Feed

@@ -152,18 +152,9 @@ class Runner:
         return options_of_class(cls, Runner)[0]
 
 
-class PopulationRunner(Runner):
-    """A runner that can measure several trials at once."""
-
-    population: int  # trials that are measured together
-    rungs: tuple[int, ...] = ()  # epochs after which they are compared
-
-    def together(self, trials: Sequence[Trial]) -> dict[int, Metrics | Exception]:
-        """Return the result of each trial by number; missing trials have to be run alone."""
-        raise not_defined(self, "together", "population runner")
-
-
-RUNNERS: Registry[type[Runner]] = Registry("runner", "chop.actions.search.metrics", for_users=True)
+RUNNERS: Registry[type[Runner]] = Registry(
+    "runner", "chop.actions.search.metrics", room="runners", for_users=True
+)
 
 
 def register_runner(

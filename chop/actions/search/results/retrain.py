@@ -6,8 +6,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn
 
 from chop.actions.config import ConfigError
 from chop.actions.search.metrics.identity import identity
-from chop.actions.search.metrics.stackable import POPULATION, StackableGroups
 from chop.actions.search.results.files import Results, plain
 from chop.actions.search.results.networks import RESULT
 from chop.actions.search.run.worker import Worker
@@ -27,15 +25,19 @@ from chop.actions.train import best_weights, fit, trained_graph
 from chop.dataset.data_module import facts_of
 from chop.files import read_json, write_whole
 from chop.ir.graph.mase_graph import MaseGraph
+from chop.registry import Registry
 from chop.training.names import Names
 from chop.training.options import RETRAIN, TrainOptions
-from chop.training.population import Report, train_population
 from chop.training.saving import read_run
 from chop.training.tasks import task_named
 
 logger = logging.getLogger(__name__)
 
 Scores = dict[str, dict[str, float]]  # split -> metric
+# trains several designs at once, each to what it would become alone, and calls `finish`; returns
+# the numbers of those that diverged, and leaves to others what it cannot train
+Retrainer = Callable[[StudySpec, Path, Sequence["RetrainedDesign"]], list[int]]
+RETRAINERS: Registry[Retrainer] = Registry("trainer of several designs", room="retraining")
 
 
 def retrain(
@@ -44,14 +46,14 @@ def retrain(
     """Train the chosen designs, each in its own folder, and return the scores of all of them."""
     parent, numbers = worker.spec.parent, results.numbers(how.designs)
     owner = identity(parent.graph.model, parent.data_module, parent.seed)
-    designs = [_Design(worker, how, results, n, folder, owner, bar=bar) for n in numbers]
+    designs = [RetrainedDesign(worker, how, results, n, folder, owner, bar=bar) for n in numbers]
     begun = [design for design in designs if design.is_begun]
     scores: dict[str, Scores] = {}
     if parent.trained:
         scores["baseline"] = _baseline(parent, folder, owner)
     scores |= {str(design.number): design.result() for design in begun}
     rest = [design for design in designs if design not in begun]
-    diverged = _train_populations(worker.spec, folder, rest)
+    diverged = _train_together(worker.spec, folder, rest)
     scores |= {str(d.number): d.result() for d in rest if d.number not in diverged}
     if diverged:
         raise FloatingPointError(
@@ -71,7 +73,7 @@ def _baseline(parent: Parent, folder: Path, owner: str) -> Scores:
     return _write(file, mark, _scores(parent.graph.clone().model, parent, options))
 
 
-class _Design:
+class RetrainedDesign:
     """One design that is trained to the end."""
 
     graph: MaseGraph  # while it is trained together with others
@@ -139,72 +141,28 @@ class _Design:
             return _scores(graph.model, self.parent, self.options)
 
 
-def _train_populations(spec: StudySpec, folder: Path, designs: Sequence[_Design]) -> list[int]:
-    """Train designs that can be stacked at once; return the numbers of those that diverged.
-
-    Each becomes what it would become alone.
-    """
-    if len(designs) < 2:
-        return []
+def finish(designs: Sequence[RetrainedDesign]) -> None:
+    """Save the networks of designs that were trained together, and test each once."""
     for design in designs:
-        design.graph = design.untrained()
-    usual = POPULATION.get(spec.context.device.type, POPULATION["cpu"])
-    size = spec.group_size if spec.group_size > 1 else usual
-    families: StackableGroups[_Design] = StackableGroups(
-        "search.retrain",
-        designs[0].options,
-        spec.parent.data_module.train_dataset,
-        task_named(spec.parent.task),
-    )
-    ended: dict[int, str] = {}
-    for i in range(0, len(designs), size):
-        population = designs[i : i + size]
-        ended |= families.trained(population, lambda _, family: _train_family(folder, family))
-    for design in designs:
-        del design.graph
-    return [number for number, why in ended.items() if why == "diverged"]
-
-
-def _train_family(folder: Path, family: Sequence[_Design]) -> dict[int, str]:
-    """Train stackable designs, save and test them; return why the training of each ended."""
-    logger.info(
-        "Retraining trials %s as one population...", ", ".join(str(d.number) for d in family)
-    )
-    parent, marks = family[0].parent, repr([(d.number, d.mark) for d in family])
-    # the file name is the same only for the same designs and options
-    snapshot = folder / f"population-{hashlib.sha256(marks.encode()).hexdigest()[:12]}.pt"
-    outcomes = train_population(
-        [design.model for design in family],
-        (parent.data_module.train_dataset, parent.data_module.val_dataset),
-        [design.options for design in family],
-        batch_size=parent.data_module.batch_size,
-        device=parent.accelerator,
-        on_epoch=_log_epoch,
-        snapshot=snapshot,
-        resume=True,
-        keep_best=True,
-    )
-    ended = {d.number: out.stopped for d, out in zip(family, outcomes, strict=True)}
-    trained = [design for design in family if ended[design.number] != "diverged"]
-    for design in trained:
         design.folder.mkdir(parents=True, exist_ok=True)
         design.graph.export(trained_graph(design.names))
     # results are written last, so that none is measured twice
-    scores = [_scores(design.model, parent, design.options) for design in trained]
-    for design, score in zip(trained, scores, strict=True):
+    scores = [_scores(design.model, design.parent, design.options) for design in designs]
+    for design, score in zip(designs, scores, strict=True):
         design.write(score)
-    snapshot.unlink(missing_ok=True)
-    return ended
 
 
-def _log_epoch(reports: Sequence[Report]) -> None:
-    """Log one line for each epoch."""
-    losses = [report.loss for report in reports if math.isfinite(report.loss)]
-    if losses:
-        logger.info(
-            "Epoch %d  %d designs  val_loss_epoch %.4f to %.4f",
-            *(reports[0].epochs, len(reports), min(losses), max(losses)),
-        )
+def _train_together(spec: StudySpec, folder: Path, designs: list[RetrainedDesign]) -> list[int]:
+    """Train the designs that methods can train at once; return the numbers of those that diverged.
+
+    Each becomes what it would become alone.
+    """
+    diverged: list[int] = []
+    for train in RETRAINERS.values() if len(designs) > 1 else ():
+        rest = [d for d in designs if d.number not in diverged and not d.file.exists()]
+        if len(rest) > 1:
+            diverged += train(spec, folder, rest)
+    return diverged
 
 
 def _write(file: Path, mark: str, scores: Scores) -> Scores:

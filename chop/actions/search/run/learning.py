@@ -16,7 +16,6 @@ from chop.checkpoints import load_graph
 from chop.dataset.data_module import facts_of
 from chop.dotted import deepsetattr
 from chop.files import write_whole
-from chop.layers import EdgeTable
 from chop.numerics.learned import LearnsBits
 from chop.passes import run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
@@ -109,6 +108,6 @@ def frozen(graph: MaseGraph) -> MaseGraph:
     if any(isinstance(layer, LearnsWidths) for layer in learning):
         graph, _ = run_pass("freeze_bits", graph, {})
     for name, layer in list(graph.model.named_modules()):
-        if isinstance(layer, EdgeTable):
+        if isinstance(layer, LearnsBits):
             deepsetattr(graph.model, name, layer.frozen())
     return graph

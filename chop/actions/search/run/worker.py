@@ -55,7 +55,7 @@ class Worker:
         self, designs: Sequence[tuple[int, Chosen, KnownTrials]]
     ) -> dict[int, Outcome]:
         """Measure designs that are trained as one; those that have to be run alone are missing."""
-        runner = self.spec.population_runner
+        runner = self.spec.group_runner
         assert runner is not None
         place = self.runners.index(runner)
         with self._threads():

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from chop.actions.config import ConfigError
-from chop.actions.search.metrics.base import PopulationRunner, Runner, RunnerContext
+from chop.actions.search.metrics.base import Runner, RunnerContext
+from chop.actions.search.metrics.groups import GroupRunner
 from chop.actions.search.metrics.tasks import TASK_METRICS, TaskRunner
 from chop.actions.search.samplers.base import SamplerContext, Strategy
 from chop.actions.search.samplers.optuna import hide_messages
@@ -70,14 +71,14 @@ class StudySpec:
     where: str = ""  # the file of the tables, as messages begin
 
     @property
-    def population_runner(self) -> PopulationRunner | None:
-        return next((r for r in self.runners if isinstance(r, PopulationRunner)), None)
+    def group_runner(self) -> GroupRunner | None:
+        return next((r for r in self.runners if isinstance(r, GroupRunner)), None)
 
     @property
     def group_size(self) -> int:
         """The number of designs that are trained together."""
-        runner = self.population_runner
-        return 1 if runner is None else runner.population
+        runner = self.group_runner
+        return 1 if runner is None else runner.group_size
 
     @cached_property
     def sampler_context(self) -> SamplerContext:
@@ -169,7 +170,8 @@ def build_spec(
     facts = (space, context, tuple(runners), model_name, tuple(imports), given_space, where)
     spec = StudySpec(parent, tables, settings, *facts)
     with config_errors(where):
-        _check_whole_populations(spec)
+        if spec.group_runner is not None:
+            spec.group_runner.check_trials(settings.n_trials)
         _check_measured(spec)
         if settings.retrain is not None:
             check_retrain_splits(parent.data_module)
@@ -185,17 +187,6 @@ def _runner_context(parent: Parent, folder: Path | None) -> RunnerContext:
     device = parameter.device if parameter is not None else torch.device("cpu")
     facts = (parent.graph, parent.model_info, parent.task, data, data.dataset_info)
     return RunnerContext(*facts, device, parent.seed, folder)
-
-
-def _check_whole_populations(spec: StudySpec) -> None:
-    """Refuse a last population that a larger number of trials would change."""
-    runner, trials = spec.population_runner, spec.settings.n_trials
-    if runner is not None and runner.rungs and trials % runner.population:
-        raise ConfigError(
-            f"rungs compare whole populations, but n_trials = {trials} is not a multiple "
-            f"of population = {runner.population}; set n_trials to "
-            f"{math.ceil(trials / runner.population) * runner.population}"
-        )
 
 
 def _check_measured(spec: StudySpec) -> None:

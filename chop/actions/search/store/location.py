@@ -42,7 +42,7 @@ class StudyLocation:
 
     @property
     def snapshots(self) -> Path:
-        """The folder with the populations that hold trials which are not stored yet."""
+        """The folder with files of groups whose trials are not stored yet."""
         return self.folder / f"{self.study}.populations"
 
     @property

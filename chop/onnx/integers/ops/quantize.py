@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chop.integers import Codes, QuantizeFeatures, QuantizeInput, Word
+from chop.integers import Codes, QuantizeInput, Word
 from chop.onnx.integers.registry import writes
 from chop.onnx.integers.writer import BOOL, DOUBLE, SINGLE, Writer, WrittenValue, numbers_dtype
 
@@ -21,17 +21,6 @@ def quantize(
         steps = w.op("Div", x, w.constant(scale.value.float(), SINGLE))
     numbers = _overflown(w, _rounded(w, w.cast(steps, DOUBLE), op.word), op.word)
     return w.cast(numbers, numbers_dtype(codes[-1].lowest, codes[-1].highest))
-
-
-@writes(QuantizeFeatures)
-def quantize_features(
-    w: Writer, op: QuantizeFeatures, inputs: Sequence[WrittenValue], codes: Sequence[Codes]
-) -> WrittenValue:
-    word = op.word.codes(op.shape, op.word.lows, op.word.highs)
-    whole = quantize(w, op, inputs, [word])
-    assert op.low is not None
-    assert op.high is not None
-    return w.clipped(whole, op.low, op.high)
 
 
 def _rounded(w: Writer, steps: WrittenValue, word: Word) -> WrittenValue:

@@ -5,17 +5,12 @@ from typing import TYPE_CHECKING
 from chop import lazy
 
 if TYPE_CHECKING:
-    from chop.passes.graph.transforms.deploy import deploy_transform_pass
     from chop.passes.graph.transforms.fusion import conv_bn_fusion_transform_pass
     from chop.passes.graph.transforms.granularity import raise_granularity_transform_pass
     from chop.passes.graph.transforms.integers import to_integer_graph_transform_pass
     from chop.passes.graph.transforms.learned_bits import (
         freeze_bits_transform_pass,
         learn_bits_transform_pass,
-    )
-    from chop.passes.graph.transforms.lora import (
-        fuse_lora_weights_transform_pass,
-        insert_lora_adapter_transform_pass,
     )
     from chop.passes.graph.transforms.patch_metadata import patch_metadata_transform_pass
     from chop.passes.graph.transforms.pruning import (
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
         smooth_transform_pass,
     )
     from chop.passes.graph.transforms.replace import replace_transform_pass
-    from chop.passes.graph.transforms.tables import tables_transform_pass
     from chop.passes.graph.transforms.verilog import (
         emit_bram_transform_pass,
         emit_cocotb_transform_pass,
@@ -59,7 +53,6 @@ __all__ = [
     "adaround_transform_pass",
     "conv_bn_fusion_transform_pass",
     "correct_bias_transform_pass",
-    "deploy_transform_pass",
     "emit_bram_transform_pass",
     "emit_cocotb_transform_pass",
     "emit_internal_rtl_transform_pass",
@@ -68,9 +61,7 @@ __all__ = [
     "equalize_transform_pass",
     "fold_batch_norm_transform_pass",
     "freeze_bits_transform_pass",
-    "fuse_lora_weights_transform_pass",
     "gptq_transform_pass",
-    "insert_lora_adapter_transform_pass",
     "learn_bits_transform_pass",
     "patch_metadata_transform_pass",
     "prune_channels_transform_pass",
@@ -87,7 +78,6 @@ __all__ = [
     "replace_transform_pass",
     "smooth_transform_pass",
     "summarize_quantization_analysis_pass",
-    "tables_transform_pass",
     "to_integer_graph_transform_pass",
     *lazy.names_of_methods("passes"),
 ]

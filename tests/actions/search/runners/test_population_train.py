@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from chop.actions.search.metrics.base import RUNNERS, Stopped, check_options
+from chop.methods.population import population as population_module
 from chop.passes import run_pass
-from chop.training.population import population as population_module
 
 from .conftest import graph_of, make_scene, make_trial
 

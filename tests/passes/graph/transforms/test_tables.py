@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from chop.dataset import get_dataset_info
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
+from chop.methods.edge_tables.models import TableNetwork
 from chop.models import get_model
-from chop.models.tables import TableNetwork
 from chop.passes import cost_analysis_pass, tables_transform_pass, verify_metadata_analysis_pass
 from tests.integers.test_edges import graph_of
 

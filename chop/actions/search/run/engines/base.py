@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from logging.handlers import BufferingHandler
 from typing import Protocol
 
-from chop.actions.search.metrics import stackable
+from chop.actions.search.metrics import groups
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.metrics.rungs import KnownTrials
 from chop.actions.search.run.worker import Worker
@@ -106,7 +106,7 @@ class InProcessEngine:
 
 def reported(worker: Worker, work: Work) -> Iterator[Outcome | str]:
     """Yield outcomes and, before them, warnings that designs are not trained together."""
-    source, capture = stackable.logger, BufferingHandler(capacity=sys.maxsize)
+    source, capture = groups.logger, BufferingHandler(capacity=sys.maxsize)
     level, source.propagate = source.level, False
     source.setLevel(logging.WARNING)
     source.addHandler(capture)

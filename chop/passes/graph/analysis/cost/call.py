@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from chop.ir.op_spec import OPS, Flops
+from chop.registry import Registry
 
 Shape = tuple[int, ...]
 
@@ -116,28 +117,24 @@ def numbered(shapes: Sequence[Shape]) -> dict[str, Shape]:
 
 
 Rule = Callable[[Call], Count]
-RULES: dict[str, Rule] = {}  # of ops that cost something else than a number per element
+# of ops that cost something else than a number per element
+RULES: Registry[Rule] = Registry("cost rule", room="costs")
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
     """Register the cost of a call of these ops, as `@rule("my_op")`; yours replaces ours."""
-
-    def add(fn: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, fn))
-        return fn
-
-    return add
+    return RULES.register(*ops, replace=True)
 
 
 def rule_of(op: str) -> Rule | None:
     """Return the rule of an op: its own, or that of its row in the table."""
-    row = OPS.get(op)
-    if op in RULES or row is None:
-        return RULES.get(op)
-    if "no_arithmetic" in row.traits:
+    row, own = OPS.get(op), RULES.own().get(op)
+    if own is None and row is not None and "no_arithmetic" in row.traits:
         return lambda call: NOTHING
-    flops = row.flops
-    return None if flops is None else lambda call: _per_element(call, flops)
+    flops = None if row is None else row.flops
+    if own is None and flops is not None:
+        return lambda call: _per_element(call, flops)
+    return own or RULES.get(op)
 
 
 def _per_element(call: Call, flops: Flops) -> Count:

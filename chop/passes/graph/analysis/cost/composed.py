@@ -116,7 +116,7 @@ def _functional_attention(call: Call) -> Count:
     return Count(tuple(products)) + plain(biases) + inner + plain(masked, 0)
 
 
-def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> Count:
+def inside(call: Call, part: str, shape: Shape, result: Shape | None = None) -> Count:
     """Cost of a submodule on one tensor; zero if the module does not have it."""
     module = getattr(call.module, part, None)
     if module is None:
@@ -125,40 +125,6 @@ def _layer(call: Call, part: str, shape: Shape, result: Shape | None = None) -> 
     spec = module_op(cls)
     assert spec is not None, f"{type(module).__name__} is not in the table of ops"
     return count(call.inside(part, spec.name, [shape], result or shape)) or NOTHING
-
-
-@rule("lora_linear")
-def adapted_linear(call: Call) -> Count:
-    """Cost of the layer and its adapter: down to the rank, up again, scaled and added."""
-    module: Any = call.module
-    x = call.required("data_in_0")
-    low = (*x[:-1], module.rank)
-    # the layer reads its input in its format; the input of lora_b is an intermediate value
-    base = _reading(_layer(call, "linear", x, call.out), f"{call.prefix}linear.data_in_0")
-    up = _reading(_layer(call, "lora_b", low, call.out), None)
-    return base + _layer(call, "lora_a", x, low) + up + plain(2 * size(call.out), size(call.out))
-
-
-@rule("deployed_linear")
-def deployed_linear(call: Call) -> Count:
-    """Cost of the layer that was deployed; zeros that its kernel adds are not counted."""
-    module: Any = call.module
-    depth, added = module.in_features, 0 if call.shape("bias") is None else size(call.out)
-    product = Product(size(call.out) * depth, "data_in_0", f"{call.prefix}weight", depth)
-    return Count((product,), added, added)
-
-
-@rule("edge_table")
-def tables_on_edges(call: Call) -> Count:
-    """Cost of one addition for each edge; a table is looked up without arithmetic."""
-    module: Any = call.module
-    rows = size(call.out) // module.n_out
-    return plain(rows * module.n_in * module.n_out)
-
-
-def _reading(count: Count, left: str | None) -> Count:
-    """Return the count with another name for the left operand of its products."""
-    return replace(count, products=tuple(replace(p, left=left) for p in count.products))
 
 
 def _attend(call: Call, part: str, query: Shape, key: Shape) -> Count:
@@ -171,7 +137,7 @@ def _feed_forward(call: Call, x: Shape) -> Count:
     name = getattr(module.activation, "__name__", type(module.activation).__name__.lower())
     activation = count(Call(name, numbered([wide]), [wide]))
     assert activation is not None, f"the activation {name!r} has no cost rule"
-    return _layer(call, "linear1", x, wide) + activation + _layer(call, "linear2", wide, x)
+    return inside(call, "linear1", x, wide) + activation + inside(call, "linear2", wide, x)
 
 
 @rule("transformer_encoder_layer")
@@ -179,7 +145,7 @@ def encoder_layer(call: Call) -> Count:
     """Self-attention and two linear layers, each with a norm and a residual sum."""
     x = call.required("data_in_0")
     total = _attend(call, "self_attn", x, x) + _feed_forward(call, x)
-    return total + _layer(call, "norm1", x) + _layer(call, "norm2", x) + plain(2 * size(x), 0)
+    return total + inside(call, "norm1", x) + inside(call, "norm2", x) + plain(2 * size(x), 0)
 
 
 @rule("transformer_decoder_layer")
@@ -188,7 +154,7 @@ def decoder_layer(call: Call) -> Count:
     x, memory = call.required("data_in_0"), call.required("data_in_1")
     total = _attend(call, "self_attn", x, x) + _attend(call, "multihead_attn", x, memory)
     total += _feed_forward(call, x) + plain(3 * size(x), 0)
-    return total + _layer(call, "norm1", x) + _layer(call, "norm2", x) + _layer(call, "norm3", x)
+    return total + inside(call, "norm1", x) + inside(call, "norm2", x) + inside(call, "norm3", x)
 
 
 @rule("transformer_encoder", "transformer_decoder")
@@ -196,7 +162,7 @@ def stack(call: Call) -> Count:
     """All layers and the norm after them."""
     module: Any = call.module
     shapes = call.data[: 1 if call.op == "transformer_encoder" else 2]
-    total = _layer(call, "norm", shapes[0])
+    total = inside(call, "norm", shapes[0])
     for i in range(len(module.layers)):
         total += count(call.inside(f"layers.{i}", f"{call.op}_layer", shapes, shapes[0])) or NOTHING
     return total
@@ -215,4 +181,4 @@ def adaptive_log_softmax(call: Call) -> Count:
     module: Any = call.module
     x = call.required("data_in_0")
     result = (size(x[:-1]), module.head_size)
-    return _layer(call, "head", x, result) + plain(5 * size(result))
+    return inside(call, "head", x, result) + plain(5 * size(result))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chop.passes.graph.analysis.cost.call import (
-    RULES,
     Call,
     Count,
     Rule,
@@ -56,13 +55,13 @@ def _adaptive_pool(rank: int, over_window: bool) -> Rule:
 
 
 for _rank in (1, 2, 3):
-    RULES[f"avg_pool{_rank}d"] = _pool(_rank, 1, True)
-    RULES[f"max_pool{_rank}d"] = _pool(_rank, 1, False)
-    RULES[f"lp_pool{_rank}d"] = _pool(_rank, 2, True)
-    RULES[f"adaptive_avg_pool{_rank}d"] = _adaptive_pool(_rank, True)
-    RULES[f"adaptive_max_pool{_rank}d"] = _adaptive_pool(_rank, False)
-RULES["fractional_max_pool2d"] = _pool(2, 1, False)
-RULES["fractional_max_pool3d"] = _pool(3, 1, False)
+    rule(f"avg_pool{_rank}d")(_pool(_rank, 1, True))
+    rule(f"max_pool{_rank}d")(_pool(_rank, 1, False))
+    rule(f"lp_pool{_rank}d")(_pool(_rank, 2, True))
+    rule(f"adaptive_avg_pool{_rank}d")(_adaptive_pool(_rank, True))
+    rule(f"adaptive_max_pool{_rank}d")(_adaptive_pool(_rank, False))
+rule("fractional_max_pool2d")(_pool(2, 1, False))
+rule("fractional_max_pool3d")(_pool(3, 1, False))
 
 TAPS: Mapping[str, int] = {"trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
 

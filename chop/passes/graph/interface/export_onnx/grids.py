@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from chop.numerics import NumberFormat
-from chop.numerics.blocks import block_shape, to_tiles
 from chop.numerics.grid import Grid
-from chop.numerics.mx import MXFP, MXInt
 from chop.passes.graph.interface.export_onnx.values import ExportError
 from chop.passes.graph.transforms.integers.weights import check_finite, dyadic, weight_codes
 
@@ -78,10 +77,9 @@ def coded_constant(
         if grid is not None:
             axis = None if grid.axis is None else grid.axis % values.ndim
             found = CodedConstant(grid.encode(values).numpy(), replace(grid, axis=axis))
-        elif isinstance(fmt, MXInt | MXFP) and blocks:
-            found = _blocked(values, fmt)
         else:
-            found = _stepped(values, fmt)
+            rows = fmt.power_blocks(values.shape) if fmt is not None and blocks else None
+            found = (_blocked(values, *rows) if rows else None) or _stepped(values, fmt)
     except ValueError as error:
         raise ExportError(str(error)) from error
     if not np.array_equal(found.values(), values.float().numpy()):
@@ -100,26 +98,21 @@ def _stepped(values: Tensor, fmt: NumberFormat | None) -> CodedConstant:
     return CodedConstant(codes.numpy(), Grid(low, high, numbers_in(scale), axis=axis))
 
 
-def _blocked(values: Tensor, fmt: MXInt | MXFP) -> CodedConstant:
-    """Return codes with one power of two for each block along one dimension."""
-    if values.ndim == 0 or len(fmt.sizes) > 1:
-        return _stepped(values, fmt)
-    extents = block_shape(values.shape, *fmt.layout(values.ndim))
-    axis = fmt.block_dim % values.ndim
-    tiles = to_tiles(values.double(), extents)
-    inside = [*range(1, tiles.ndim, 2)]
-    blocks = tiles.permute(*range(0, tiles.ndim, 2), *inside).flatten(tiles.ndim // 2)
-    flat = blocks.reshape(-1, blocks.shape[-1])
-    exponents = [dyadic(row)[1] for row in flat]
+def _blocked(values: Tensor, axis: int, size: int) -> CodedConstant | None:
+    """Return codes with one power of two for each block along one dimension, if they are short."""
+    if size >= values.shape[axis]:
+        return None  # one block for each row
+    rows = F.pad(values.double().movedim(axis, -1), (0, -values.shape[axis] % size))
+    blocks = rows.reshape(*rows.shape[:-1], -1, size)
+    exponents = [dyadic(block)[1] for block in blocks.flatten(0, -2)]
     scale = torch.exp2(torch.tensor(exponents, dtype=torch.float64)).reshape(blocks.shape[:-1])
-    spread = scale.repeat_interleave(extents[axis], axis).narrow(axis, 0, values.shape[axis])
+    scale = scale.movedim(-1, axis)
+    spread = scale.repeat_interleave(size, axis).narrow(axis, 0, values.shape[axis])
     codes = (values.double() / spread).round().long()
     low, high = min(-1, int(codes.min())), max(1, int(codes.max()))
     scales = numbers_in(scale.float().numpy())
-    grid = Grid(low, high, scales, axis=axis, block=extents[axis])
-    if extents[axis] >= values.shape[axis] or grid.width > 16:
-        return _stepped(values, fmt)  # one block for each row
-    return CodedConstant(codes.numpy(), grid)
+    grid = Grid(low, high, scales, axis=axis, block=size)
+    return None if grid.width > 16 else CodedConstant(codes.numpy(), grid)
 
 
 def storage_type(width: int, signed: bool, *, small: bool) -> Any:

@@ -9,11 +9,10 @@ from torch import fx
 
 from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.ops import has_trait
-from chop.layers import EdgeTable
 from chop.onnx import ModelBuilder
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.onnx.targets import ExportFormat
-from chop.passes.graph.describe.deployed import refuse_deployed
+from chop.passes.graph.describe.final import refuse_final
 from chop.passes.graph.describe.formats import layers_in_float
 from chop.passes.graph.interface.export_onnx.observe import KnownGraph, observed
 from chop.passes.graph.interface.export_onnx.quantized import (
@@ -39,7 +38,7 @@ def onnx_model(
     metadata: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a graph as an `onnx.ModelProto` of a kind; the graph stays as it is."""
-    refuse_deployed(graph)
+    refuse_final(graph)
     if target == "integer":
         from chop.onnx.integers import integer_model
 
@@ -83,7 +82,8 @@ def _layer(known: KnownGraph, node: fx.Node) -> Any:
 
 def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
     """Refuse layers that a file of this kind cannot have, all of them at once."""
-    rounded, in_float, odd, hooked, tables = [], [], [], [], []
+    rounded, in_float, odd, hooked = [], [], [], []
+    own: dict[str, list[str]] = {}  # layers that round by themselves, by what messages call them
     for node in known.model.graph.nodes:
         if node.op not in ("call_module", "call_function", "call_method"):
             continue
@@ -93,8 +93,8 @@ def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
             hooked.append(node.name)
         if variant is not None:
             odd.append(f"{node.name} ({variant})")
-        elif known.op(node) == EdgeTable.mase_op:
-            tables.append(node.name)
+        elif kind := getattr(layer, "own_rounding", ""):
+            own.setdefault(kind, []).append(node.name)
         elif formats_of_node(node, layer):
             rounded.append(node.name)
         elif has_trait(known.op(node), "weighted_sum"):
@@ -108,8 +108,9 @@ def _check_layers(known: KnownGraph, target: ExportFormat) -> None:
         return
     _refuse_float(in_float, target)
     if not rounded:
-        what = f"`format='{target}'` has no nodes for these tables on edges"
-        _refuse(tables, what, "use `format='integer'`")
+        for kind, names in own.items():
+            what = f"`format='{target}'` has no nodes for these {kind}"
+            _refuse(names, what, "use `format='integer'`")
         raise ExportError(
             f"`format='{target}'` is for quantised networks, and no node of this one is quantised; "
             f"use `format='onnx'`"

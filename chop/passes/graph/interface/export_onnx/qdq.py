@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from chop.numerics import NumberFormat
-from chop.numerics.fp8 import FP8
 from chop.numerics.grid import ElementGrid, Grid, Rounding
 from chop.passes.graph.interface.export_onnx.call import OpCall
 from chop.passes.graph.interface.export_onnx.grids import (
@@ -84,9 +83,8 @@ class Qdq:
     def _coded(
         self, call: OpCall, x: str, to: Grid | NumberFormat, rank: int, *, relu: bool = False
     ) -> Coded:
-        if isinstance(to, FP8):
-            return self._fp8(call, x, to)
-        assert isinstance(to, Grid)
+        if not isinstance(to, Grid):
+            return self._float(call, x, to)
         self._check(call, to)
         width = to.width
         codes = to.shifted(OFFSET) if to.signed and width <= 8 else to
@@ -147,16 +145,16 @@ class Qdq:
         names = (call.constant(np.asarray(bound, dtype=np.float32)) for bound in bounds)
         return call.add("Clip", x, *names)
 
-    def _fp8(self, call: OpCall, x: str, fmt: FP8) -> Coded:
-        one, zero = call.constant(np.array(1, dtype=np.float32)), self._fp8_zero(call, fmt)
+    def _float(self, call: OpCall, x: str, fmt: NumberFormat) -> Coded:
+        one, zero = call.constant(np.array(1, dtype=np.float32)), self._float_zero(call, fmt)
         beyond = fmt(torch.tensor([1e6, torch.inf, -torch.inf])).abs()
         if not bool((beyond == fmt.largest).all()):
             raise call.refusal(REFUSALS["fp8"].reason)
         codes = call.add("QuantizeLinear", x, one, zero, saturate=1)
         return Coded(codes, one, zero)
 
-    def _fp8_zero(self, call: OpCall, fmt: FP8) -> str:
-        return call.builder.constant(np.array(0, dtype=fp8_type(fmt)))
+    def _float_zero(self, call: OpCall, fmt: NumberFormat) -> str:
+        return call.builder.constant(np.array(0, dtype=float_type(fmt)))
 
     # --- constants
 
@@ -182,11 +180,11 @@ class Qdq:
             extra["block_size"] = grid.block
         return call.add("DequantizeLinear", *names, **extra)
 
-    def fp8_constant(self, call: OpCall, values: Any, fmt: FP8, name: str) -> str:
-        """Return a constant as 8-bit floats."""
-        codes = call.builder.constant(values.astype(fp8_type(fmt)), name)
+    def float_constant(self, call: OpCall, values: Any, fmt: NumberFormat, name: str) -> str:
+        """Return a constant as floats of a small dtype."""
+        codes = call.builder.constant(values.astype(float_type(fmt)), name)
         one = call.constant(np.array(1, dtype=np.float32))
-        return call.add("DequantizeLinear", codes, one, self._fp8_zero(call, fmt))
+        return call.add("DequantizeLinear", codes, one, self._float_zero(call, fmt))
 
     def bias(self, call: OpCall, values: Any, product: Any, name: str) -> tuple[str, bool]:
         """Return a bias as 32-bit integers in steps of the products, where it is exact.
@@ -217,8 +215,8 @@ def _coded_bias(values: Any, product: Any) -> CodedConstant | None:
     return CodedConstant(codes.astype(np.int64), Grid(-(2**31), 2**31 - 1, scales, axis=axis))
 
 
-def fp8_type(fmt: FP8) -> Any:
-    """Return numpy's dtype of an 8-bit float."""
+def float_type(fmt: NumberFormat) -> Any:
+    """Return numpy's dtype of the numbers that torch has a dtype of."""
     import ml_dtypes
 
-    return ml_dtypes.float8_e4m3fn if fmt.exponent_width == 4 else ml_dtypes.float8_e5m2
+    return getattr(ml_dtypes, str(fmt.dtype).removeprefix("torch."))

@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from chop.numerics import NumberFormat
-from chop.numerics.binary import Binary
 from chop.numerics.grid import ElementGrid, Grid
 from chop.onnx.metadata import QONNX_DOMAIN
 from chop.passes.graph.interface.export_onnx.call import OpCall
@@ -32,11 +31,10 @@ class QonnxNodes:
 
     def activation(self, call: OpCall, x: str, to: Grid | NumberFormat, facts: TensorFacts) -> str:
         """Return a value rounded to codes."""
-        if isinstance(to, Binary):
-            if not to.bipolar or to.scaled or to.stochastic:
+        if not isinstance(to, Grid):
+            if not (to.only_signs and to.deterministic):
                 raise call.refusal(REFUSALS["not signs"].reason)
             return self._add(call, "BipolarQuant", x, self._number(call, 1.0))
-        assert isinstance(to, Grid)
         if to.has_zero_point:
             raise call.refusal(REFUSALS["zero point"].reason)
         if to.overflow == "wrap":

@@ -10,7 +10,6 @@ from torch import Tensor, fx
 
 from chop.ir.ops import has_trait
 from chop.numerics import NumberFormat
-from chop.numerics.fp8 import FP8
 from chop.numerics.grid import ElementGrid, Grid
 from chop.onnx.targets import ExportFormat
 from chop.passes.graph.describe.formats import FormattedFunction, FormattedLayer
@@ -136,8 +135,8 @@ class QuantizedOperands(FloatOperands):
         if operand == "bias":
             stored, self.bias_apart = self.nodes.bias(call, array, self._product(), name)
             return stored
-        if isinstance(fmt, FP8) and isinstance(self.nodes, Qdq):
-            return self.nodes.fp8_constant(call, array.T if turned else array, fmt, name)
+        if fmt.dtype is not None and isinstance(self.nodes, Qdq):
+            return self.nodes.float_constant(call, array.T if turned else array, fmt, name)
         try:
             coded = coded_constant(rounded, fmt, blocks=self.nodes.blocks)
         except ExportError as error:

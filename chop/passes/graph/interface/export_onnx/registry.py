@@ -16,14 +16,14 @@ __all__ = ["WRITERS", "WriteOp", "writer_of", "writes"]
 WriteOp = Callable[[Any], Any]
 
 # decorates the function of one or more ops of the table
-WRITERS: Registry[WriteOp] = Registry("op of ONNX files", f"{__package__}.ops")
+WRITERS: Registry[WriteOp] = Registry("op of ONNX files", f"{__package__}.ops", room="float_onnx")
 writes = WRITERS.register
 
 
 def writer_of(op: str) -> WriteOp | None:
     """Return the function that writes an op: its own, or that of ops which are one operator."""
     is_operator = op in OPS and OPS[op].onnx is not None
-    return WRITERS.get(op) or (one_operator if is_operator else None)
+    return WRITERS.own().get(op) or (one_operator if is_operator else WRITERS.get(op))
 
 
 def one_operator(call: Any) -> str:

@@ -10,7 +10,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.log import show_logs_unless_configured
 from chop.passes.base import PassArgsError, graph_pass, has_metadata
-from chop.passes.graph.describe.deployed import refuse_deployed
+from chop.passes.graph.describe.final import refuse_final
 from chop.passes.graph.transforms.integers.converter import Converter, rule_of
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def integer_graph(graph: MaseGraph, *, as_noted: bool = False) -> IntegerGraph:
             f"pass 'to_integer_graph' needs common metadata, and node {bare.name!r} has none; run "
             f"add_common_metadata_analysis_pass first"
         )
-    refuse_deployed(graph)
+    refuse_final(graph)
     if not as_noted:
         return Converter(graph).convert()
     from chop.passes.graph.transforms.integers.noted import NotedConverter

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop import integers
 from chop.dotted import deepgetattr
 from chop.integers import (
     Codes,
-    ConstantCodes,
     IntegerGraph,
     IntegerOp,
     MixedWord,
     QuantizeInput,
-    Refine,
     Requantize,
     Scale,
     TooWide,
@@ -28,7 +27,6 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, has_trait
 from chop.numerics import NumberFormat
-from chop.numerics.mixed_integer import MixedInteger
 from chop.passes.base import PassArgsError
 from chop.passes.graph.describe.formats import node_formats
 from chop.passes.graph.describe.in_place import writes_in_place
@@ -52,10 +50,7 @@ Rule = Callable[["NodeCall", "Converter"], Value]
 # rules of ops, of layer variants (linear_lutnet), and of the integer ops that rows of ops name
 RULES: Registry[Rule] = Registry(
     "rule for integers",
-    *(
-        f"{__package__}.{name}_rules"
-        for name in ("pointwise", "joining", "moving", "weighted", "edge")
-    ),
+    *(f"{__package__}.{name}_rules" for name in ("pointwise", "joining", "moving", "weighted")),
     room="rules",
 )
 converts = RULES.register  # decorates a rule
@@ -284,10 +279,12 @@ class Converter:
 
     def word(self, fmt: NumberFormat, operand: str, call: NodeCall) -> Word:
         """Return the word of an activation's format."""
-        if isinstance(fmt, MixedInteger):
-            return self._mixed_word(fmt, operand, call)
+        layer = call.module if "frac_bits" in fmt.layer_tensors else None
         try:
-            if (grid := fmt.grid()) is not None:
+            bits = layer.bits_of(operand) if isinstance(layer, Quantized) else None
+            if (grid := fmt.uniform().grid()) is not None:
+                if bits is not None:
+                    return MixedWord.with_bits(grid, *bits)
                 shape = shape_of(call.node if operand == "data_out" else call.source)
                 return Word.of(grid, len(shape))
         except ValueError as error:
@@ -296,18 +293,6 @@ class Converter:
         if fmt.elementwise:
             reason = "is not a format of integers"
         raise call.refusal(f"rounds {operand} to {fmt.name}, which {reason}; use integer or affine")
-
-    def _mixed_word(self, fmt: MixedInteger, operand: str, call: NodeCall) -> Word:
-        """Return the word of bits that a layer keeps, or of one width for all."""
-        layer = call.module
-        own = layer.formats.get(operand) if isinstance(layer, Quantized) else None
-        rounding: Any = layer.rounding(operand, own) if isinstance(layer, Quantized) else None
-        if rounding is own:  # no bits of the layer's
-            return self.word(fmt.uniform(), operand, call)
-        try:
-            return MixedWord.with_bits(fmt, *rounding.bits_of(None))
-        except ValueError as error:
-            raise call.refusal(f"cannot hold {operand}: {error}") from error
 
     def in_format(self, value: Value, operand: str, call: NodeCall) -> Known:
         """Return a value in the format that a node has for an operand."""
@@ -389,6 +374,8 @@ class Converter:
     def constant(self, tensor: Tensor, call: NodeCall) -> Known:
         """Append a constant, whose values are multiples of one power of two."""
         rank = len(shape_of(call.node))
+        if rank == 0:
+            raise call.refusal("computes with constants only; compute its result beforehand")
         if tensor.ndim == rank and tensor.shape[0] != 1:
             raise call.refusal("takes a constant with its own batch; give it a batch of one")
         while tensor.ndim < rank:
@@ -397,7 +384,7 @@ class Converter:
             codes, exponent = dyadic(tensor.squeeze(0))
         except ValueError as error:
             raise call.refusal(str(error)) from error
-        op = ConstantCodes(codes, Scale.power(exponent))
+        op = integers.ConstantCodes(codes, Scale.power(exponent))
         return self.add(f"{call.node.name}_constant", op, [], call.node)
 
     def uniform(self, value: Known, call: NodeCall) -> Known:
@@ -428,7 +415,7 @@ class Converter:
             raise call.refusal(f"needs more than 63 bits: {error}; use closer formats") from error
         if bool((factor == 1).all()):
             return value
-        return self.add(f"{call.node.name}_finer", Refine(factor), [value.name], call.node)
+        return self.add(f"{call.node.name}_finer", integers.Refine(factor), [value.name], call.node)
 
     def aligned(self, values: list[Known], call: NodeCall) -> list[Known]:
         """Return the values on one grid."""

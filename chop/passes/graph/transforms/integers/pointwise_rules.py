@@ -10,11 +10,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor, fx
 
+from chop import integers
 from chop.integers import (
-    ClampCodes,
     Codes,
-    LeakyReluCodes,
-    Lookup,
     MixedWord,
     QuantizeInput,
     ReluCodes,
@@ -31,7 +29,7 @@ from chop.passes.graph.transforms.integers.converter import (
     shape_of,
 )
 from chop.passes.graph.transforms.integers.needed import returns
-from chop.passes.graph.transforms.integers.values import Known, Unrounded, Value
+from chop.passes.graph.transforms.integers.values import Constant, Known, Unrounded, Value
 
 TABLE_BITS = 16
 END = 2**62  # beyond any code
@@ -123,7 +121,7 @@ def clamp(call: NodeCall, to: Converter) -> Value:
     Bounds are rarely codes of a measured step. They are rounded by the readers of the result,
     after its values: that gives the same, as rounding is monotone.
     """
-    bounds = _bounds(call)
+    bounds = _bounds(call, to)
     value = to.operand(call.source, call)
     if isinstance(value, Unrounded) and value.exact is None:
         return _clamped_later(call, to, value, bounds, None)
@@ -144,7 +142,7 @@ def _clamped(call: NodeCall, to: Converter, value: Known, ends: Ends, finer: int
     """Clamp codes between bounds in their steps, on a grid that is finer by an integer."""
     low, high = (None if end is None else round(end * finer) for end in ends)
     value = to.refined(value, to.codes(value).scale.divided(finer), call)
-    op = ClampCodes(-END if low is None else low, END if high is None else high)
+    op = integers.ClampCodes(-END if low is None else low, END if high is None else high)
     return to.add(call.node.name, op, [value.name], call.node)
 
 
@@ -179,7 +177,7 @@ def _clamped_later(
         )
         if low <= to.codes(codes).lowest and to.codes(codes).highest <= high:
             return codes
-        return to.add(name, ClampCodes(low, high), [codes.name], call.node)
+        return to.add(name, integers.ClampCodes(low, high), [codes.name], call.node)
 
     before = value
     function = None
@@ -198,19 +196,38 @@ def _code_of(bound: Fraction | None, word: Word, end: int) -> int:
     return int(QuantizeInput(word, ()).run(torch.tensor(float(bound))))
 
 
-def _bounds(call: NodeCall) -> Ends:
+def _bounds(call: NodeCall, to: Converter) -> Ends:
     """Return the lower and the upper bound of a clamp."""
     if call.op == "relu6":
         return Fraction(0), Fraction(6)
     names = ("min_val", "max_val") if call.op == "hardtanh" else ("min", "max")
     usual = (-1.0, 1.0) if call.op == "hardtanh" else (None, None)
     found = [call.setting(name, default) for name, default in zip(names, usual, strict=True)]
-    if not all(end is None or isinstance(end, int | float) for end in found):
-        raise call.refusal("clamps between tensors; use numbers")
+    for place, source in _tensor_bounds(call):
+        found[place] = _number(source, call, to)
     low, high = (None if end is None or math.isinf(end) else simple_fraction(end) for end in found)
     if low is not None and high is not None and low > high:
         raise call.refusal(f"clamps between {found[0]} and {found[1]}; swap them")
     return low, high
+
+
+def _tensor_bounds(call: NodeCall) -> list[tuple[int, fx.Node]]:
+    """Return the bounds of a clamp that are tensors, each with its place."""
+    if call.module is not None:
+        return []
+    name = str(getattr(call.node.target, "__name__", call.node.target))
+    first = 1 if name.startswith("clamp_max") else 0
+    kwargs = call.node.kwargs
+    given = [*enumerate(call.node.args[1:], first), (0, kwargs.get("min")), (1, kwargs.get("max"))]
+    return [(place, bound) for place, bound in given if isinstance(bound, fx.Node)]
+
+
+def _number(source: fx.Node, call: NodeCall, to: Converter) -> float:
+    """Return the number in a constant."""
+    value = to.values.get(source)
+    if not isinstance(value, Constant) or value.tensor.numel() != 1:
+        raise call.refusal("clamps between tensors; use numbers")
+    return float(value.tensor.detach())
 
 
 def _fraction(scale: Scale) -> Fraction:
@@ -226,7 +243,7 @@ def leaky_relu(call: NodeCall, to: Converter) -> Value:
     value = to.uniform(to.known(call.source, call), call)
 
     def exact() -> Known:
-        op = LeakyReluCodes(slope.numerator, slope.denominator)
+        op = integers.LeakyReluCodes(slope.numerator, slope.denominator)
         return to.add(call.node.name, op, [value.name], call.node)
 
     power = slope.denominator & (slope.denominator - 1) == 0
@@ -278,7 +295,7 @@ def _table(
         every = torch.arange(codes.lowest, codes.highest + 1)
         results = function(codes.values(every).float())
         entries = QuantizeInput(word, ()).run(results)
-        op = Lookup(entries, codes.lowest, word)
+        op = integers.Lookup(entries, codes.lowest, word)
         return to.add(call.node.name, op, [value.name], call.node)
 
     return table

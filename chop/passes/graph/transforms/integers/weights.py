@@ -9,7 +9,6 @@ from chop.integers import Scale
 from chop.integers.codes import bits_for
 from chop.numerics import NumberFormat
 from chop.numerics.grid import Grid
-from chop.numerics.mixed_integer import MixedInteger
 
 MAX_BITS = 32  # of a weight
 SIGNIFICAND = 53
@@ -27,8 +26,8 @@ def weight_codes(values: Tensor, fmt: NumberFormat | None) -> tuple[Tensor, Scal
     check_finite(values, "weight")
     if fmt is not None and (grid := fmt.grid()) is not None:
         return _codes_on(grid, values)
-    magnitude = None if isinstance(fmt, MixedInteger) else _row_magnitudes(values)
-    if magnitude is not None:
+    is_scaled = fmt is None or fmt.uniform().grid() is None  # not by bits of each number
+    if is_scaled and (magnitude := _row_magnitudes(values)) is not None:
         return values.sign().long(), Scale.of(magnitude).compact(), 2
     codes, exponent = dyadic(values)
     width = bits_for(int(codes.min()), int(codes.max()))

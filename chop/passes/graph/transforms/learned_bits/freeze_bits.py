@@ -9,17 +9,12 @@ from torch import Tensor
 
 from chop.dotted import deepsetattr
 from chop.ir.graph.mase_graph import MaseGraph
-from chop.numerics.mixed_integer import MixedInteger
-from chop.numerics.mixed_rounding import MixedRounding
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.transforms import metadata_sync as sync
-from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
 from chop.passes.graph.transforms.quantize.quantize import note_quantized
 from chop.passes.graph.transforms.quantize.quantized_modules import Quantized
 from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import tensor_name
 from chop.passes.graph.transforms.quantize.quantized_modules.widths import LearnsWidths
-
-Bits = dict[str, tuple[Tensor, Tensor]]  # integer and fraction bits by operand
 
 
 @graph_pass("freeze_bits", "transform", needs=("common",))
@@ -51,8 +46,8 @@ def _learns(layer: Any) -> bool:
 
 def frozen_layer(layer: Quantized) -> Quantized:
     """Return a layer with the bits that another has learned; both share their parameters."""
-    bits = _whole_bits(layer)
-    formats = {n: _with_bits(layer, n, *pair) for n, pair in bits.items()}
+    bits = {name: pair for name in layer.formats if (pair := layer.bits_of(name)) is not None}
+    formats: dict[str, Any] = {n: fmt for n, fmt in layer.current_formats().items() if n in bits}
     uniform = all(
         fmt.granularity == "tensor" and fmt.mean_width for fmt in formats.values()
     )  # a number of no bits has no format but this one
@@ -78,26 +73,6 @@ def frozen_layer(layer: Quantized) -> Quantized:
         }
         new.set_tensors(new.formats, tensors)
     return new
-
-
-def _whole_bits(layer: Quantized) -> Bits:
-    """Return the integer and fraction bits in use, by operand."""
-    found: Bits = {}
-    for name, fmt in layer.formats.items():
-        values = None if name in ACTIVATIONS else layer._parameter(name)
-        rounding = layer.rounding(name, fmt)
-        if isinstance(rounding, MixedRounding) and (name in ACTIVATIONS or values is not None):
-            with torch.no_grad():
-                found[name] = rounding.bits_of(None if values is None else values.detach())
-    return found
-
-
-def _with_bits(layer: Quantized, name: str, integer: Tensor, fraction: Tensor) -> MixedInteger:
-    fmt = layer.formats[name]
-    assert isinstance(fmt, MixedInteger)
-    values = None if name in ACTIVATIONS else layer._parameter(name)
-    shape = (fmt.sample_shape or fraction.shape) if values is None else values.shape
-    return fmt.with_bits(integer, fraction, tuple(shape))
 
 
 def _frozen(bits: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from chop.passes.graph.describe.left_out import (
     warn_of_left_out,
     weights_of_nodes,
 )
-from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
+from chop.passes.graph.transforms.adapters import adapter_of, refuse_adapters
 from chop.passes.graph.transforms.pruning.methods import METHODS
 from chop.passes.graph.transforms.pruning.weights import weight_names
 from chop.passes.options import NodeChoice, Problem
@@ -121,15 +121,15 @@ class PruneRequest:
 
     def _adapted(self, graph: MaseGraph, wanted: set[str]) -> list[fx.Node]:
         """The chosen layers that have an adapter."""
-        nodes = [node for node in graph.nodes if has_adapter(node)]
+        adapters = {node: adapter for node in graph.nodes if (adapter := adapter_of(node))}
         if "default" in wanted:
-            return nodes
+            return [*adapters]
         if self.by == "type":
-            return nodes if "linear" in wanted else []
+            return [node for node, adapter in adapters.items() if adapter.op in wanted]
         if self.by == "regex_name":
-            return [n for n in nodes if any(re.fullmatch(key, n.name) for key in wanted)]
+            return [n for n in adapters if any(re.fullmatch(key, n.name) for key in wanted)]
         names = spellings(graph.nodes)
-        return [node for node in nodes if wanted & {*names[node]}]
+        return [node for node in adapters if wanted & {*names[node]}]
 
     def _chosen(self, graph: MaseGraph, wanted: Mapping[str, float]) -> dict[fx.Node, float]:
         by_key = {key: value for key, value in wanted.items() if key != "default"}
@@ -164,7 +164,7 @@ def warn_of_unpruned(graph: MaseGraph) -> None:
 
 def _can_be_pruned(node: fx.Node) -> bool:
     """Whether a node calls a layer with weights that this pass prunes, or that of an adapter."""
-    return is_prunable(node) or has_adapter(node)
+    return is_prunable(node) or adapter_of(node) is not None
 
 
 def _multiplies(node: fx.Node) -> bool:

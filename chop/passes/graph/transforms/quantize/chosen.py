@@ -11,7 +11,6 @@ from tabulate import tabulate
 
 from chop.log import show_logs_unless_configured
 from chop.numerics import NumberFormat
-from chop.numerics.affine import Affine
 from chop.passes.graph.transforms.quantize.observed import Observed
 
 logger = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class Chosen:
 
     def _method(self) -> str:
         by_error = not self.known.is_activation or self.known.method == "output"
-        return "mse" if isinstance(self.fmt, Affine) and by_error else self.known.method
+        return "mse" if "scale" in self.fmt.layer_tensors and by_error else self.known.method
 
     def clipped(self) -> float:
         """Return the share of the values that are outside the range of the format."""

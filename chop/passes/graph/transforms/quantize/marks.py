@@ -7,8 +7,6 @@ from typing import Any
 
 from chop.numerics import FORMATS, format_in
 from chop.numerics.affine import CALIBRATED as CALIBRATED
-from chop.numerics.affine import Affine
-from chop.numerics.integer import Integer
 from chop.registry import nearest
 
 OPERANDS = ("data_in", "weight", "bias", "data_out")
@@ -25,7 +23,7 @@ def is_calibrated(config: Mapping[str, Any]) -> bool:
 
 def is_fixed_point(config: Mapping[str, Any]) -> bool:
     """Return whether a config is of fixed-point numbers, which have fraction widths."""
-    return config["name"] in FORMATS and FORMATS[config["name"]] is Integer
+    return config["name"] in FORMATS and FRACTION in FORMATS[config["name"]].calibrated_keys
 
 
 def is_mark(value: Any) -> bool:
@@ -44,7 +42,7 @@ def without_marks(config: Mapping[str, Any]) -> Config:
     for key in [key for key, value in config.items() if is_mark(value)]:
         if key.endswith(FRACTION):
             checked[key] = None
-        elif not (format_in(config) is Affine and key.endswith(SCALES)):
+        elif not key.endswith(format_in(config).calibrated_keys):
             raise ValueError(
                 f"{key} cannot be {CALIBRATED!r}, as only fraction widths of integer, and scales "
                 f"and zero points of affine can; give a number"
@@ -54,8 +52,7 @@ def without_marks(config: Mapping[str, Any]) -> Config:
 
 def _check_texts(config: Mapping[str, Any]) -> None:
     """Refuse a text other than "calibrated" where a number can be left to calibration."""
-    cls = format_in(config)
-    endings = {Integer: (FRACTION,), Affine: SCALES}.get(cls, ())
+    endings = format_in(config).calibrated_keys
     for key, value in config.items():
         if key.endswith(endings) and isinstance(value, str) and not is_mark(value):
             hint = f"; did you mean {CALIBRATED!r}?" if nearest(value, [CALIBRATED]) else ""
@@ -67,10 +64,9 @@ def marked(config: Mapping[str, Any]) -> list[str]:
 
     A scale that is not given is left to it; a bias without one takes the product of two scales.
     """
-    cls = FORMATS[config["name"]]
-    if cls is Integer:
+    if is_fixed_point(config):
         return [o for o in OPERANDS if is_mark(config.get(f"{o}_{FRACTION}"))]
-    if cls is not Affine:
+    if not FORMATS[config["name"]].calibrated_keys:
         without_marks(config)
         return []
     present = [o for o in OPERANDS if o != "bias" and f"{o}_width" in config]

@@ -15,7 +15,7 @@ from chop.ir.graph.mase_graph import MaseGraph
 from chop.ir.graph.mase_metadata import mase
 from chop.ir.ops import OPS, OpNames, module_op
 from chop.numerics import FORMATS, NumberFormat
-from chop.numerics.affine import CALIBRATED, Affine
+from chop.numerics.affine import CALIBRATED
 from chop.passes.base import PassArgsError, graph_pass
 from chop.passes.graph.describe.formats import dtype_of, note_formats, operands_of
 from chop.passes.graph.describe.hardware import renote_hardware
@@ -24,7 +24,7 @@ from chop.passes.graph.describe.left_out import (
     warn_of_left_out,
     weights_of_nodes,
 )
-from chop.passes.graph.transforms.adapters import has_adapter, refuse_adapters
+from chop.passes.graph.transforms.adapters import adapter_of, refuse_adapters
 from chop.passes.graph.transforms.metadata_sync import note_module
 from chop.passes.graph.transforms.quantize import quantized_funcs as funcs
 from chop.passes.graph.transforms.quantize import variants
@@ -67,8 +67,6 @@ MAX_NAMED = 4  # nodes in a warning
 
 Plan = dict[fx.Node, dict[str, Any]]
 
-logger = logging.getLogger(__name__)
-
 
 @graph_pass("quantize", "transform", needs=("common",))
 def quantize_transform_pass(
@@ -101,7 +99,7 @@ def _raise_scales(asked: Plan, changed: Mapping[fx.Node, Any]) -> None:
     """Raise the weight scales of channels whose bias would not fit, and say of which nodes."""
     raised: dict[str, int] = {}
     for node, layer in changed.items():
-        if isinstance(layer, Quantized) and isinstance(layer.formats.get("weight"), Affine):
+        if isinstance(layer, Quantized):
             made = asked[node].get("weight_scale", CALIBRATED) == CALIBRATED
             if count := layer.raise_scale_for_bias(made=made):
                 raised[node.name] = count
@@ -168,8 +166,8 @@ def _plan(
         raise PassArgsError(f"pass 'quantize': {error}") from None
     plan: Plan = {}
     for node in graph.nodes:
-        adapted = by == "type" and has_adapter(node)
-        config = configs.get("linear" if adapted else chosen.get(node, ""), rest)
+        adapter = adapter_of(node) if by == "type" else None
+        config = configs.get(adapter.op if adapter else chosen.get(node, ""), rest)
         if config is None or config["name"] is None:
             continue
         refuse_adapters("quantize", [node])
@@ -299,7 +297,7 @@ def _stays_in_float(node: fx.Node) -> bool:
 
 def _can_be_quantized(node: fx.Node) -> bool:
     """Whether an op has a quantized form, or is an adapter to a layer that has one."""
-    return mase(node).common.mase_op in QUANTIZEABLE_OP or has_adapter(node)
+    return mase(node).common.mase_op in QUANTIZEABLE_OP or adapter_of(node) is not None
 
 
 def node_config(key: str, table: Any) -> dict[str, Any]:

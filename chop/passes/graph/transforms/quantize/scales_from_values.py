@@ -30,8 +30,7 @@ def affine_keys(known: Observed, config: Config) -> Config:
     """
     operand, signed = known.operand, {}
     given = any(key in config for key in (f"{operand}_signed", "signed"))
-    fmt = from_config(config, operand)
-    assert isinstance(fmt, Affine)
+    fmt: Any = from_config(config, operand)
     if known.is_activation:
         if not given and fmt.zero_point == 0 and known.histogram().is_non_negative:
             signed = {} if known.drops_sign else {f"{operand}_signed": False}

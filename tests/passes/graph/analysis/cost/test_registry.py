@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chop.dataset import MaseDatasetInfo
-from chop.layers import EdgeTable
+from chop.methods.edge_tables import EdgeTable
 from chop.models import MODELS, get_model, get_model_info
 from chop.passes import run_pass
 from chop.passes.graph.analysis.cost import call_of, cost_of
@@ -17,7 +17,7 @@ TABLES = ("jsc-table", "mlp-table")  # counted as look-ups; what runs is a simul
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if name.startswith(BIG) else name
     for name, spec in MODELS.items()
-    if spec.build.__module__.startswith("chop.models.") and name not in TABLES
+    if spec.build.__module__.startswith(("chop.models.", "chop.methods.")) and name not in TABLES
 ]
 
 

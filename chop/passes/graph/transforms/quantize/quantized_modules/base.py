@@ -15,8 +15,6 @@ from chop.ir.ops import is_named_in_table
 from chop.ir.parametrized import parametrized_names
 from chop.numerics import FORMATS, NumberFormat
 from chop.numerics.base import from_config, quantize_all
-from chop.numerics.binary import BinaryResidual
-from chop.numerics.mixed_integer import MixedInteger
 from chop.numerics.scratch import is_plain
 from chop.numerics.weight_cache import TrackedWeights, round_or_reuse
 from chop.passes.graph.transforms.metadata_sync import own_attributes
@@ -225,23 +223,13 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 _VARIANTS: dict[tuple[type, type], type[Quantized]] = {}
 
 
-def _residual(layer: Quantized) -> BinaryResidual:
-    fmt = from_config(layer.config, "data_in")
-    assert isinstance(fmt, BinaryResidual)
-    return fmt
-
-
-def _constant(layer: Quantized, values: Any) -> Tensor:
+def _shown(layer: Quantized, name: str) -> int | Tensor:
+    """Return an attribute of the format of the input: a count, or numbers like the parameters."""
+    value = getattr(from_config(layer.config, "data_in"), name)
     like = next(layer.parameters(), torch.empty(0))
-    return torch.tensor(values, dtype=like.dtype, device=like.device)
-
-
-# attributes under which scripts read the sum of signs; its means and its scale are not trained
-RESIDUAL_SIGNS = {
-    "levels": property(lambda layer: _residual(layer).levels),
-    "means": property(lambda layer: _constant(layer, _residual(layer).means)),
-    "gamma": property(lambda layer: _constant(layer, 1.0)),
-}
+    if isinstance(value, int):
+        return value
+    return torch.tensor(value, dtype=like.dtype, device=like.device)
 
 
 def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
@@ -253,10 +241,13 @@ def variant(layer: type[Quantized], fmt: type[NumberFormat]) -> type[Quantized]:
             "__qualname__": name,
             "__doc__": f"{layer.float_class.__name__} with {fmt.name} operands.",
             "format_name": fmt.name,
-            **(RESIDUAL_SIGNS if issubclass(fmt, BinaryResidual) else {}),
+            **{
+                name: property(functools.partial(_shown, name=name))
+                for name in fmt.layer_attributes
+            },
         }
         # after the layer, so that the classes of one layer have the same memory layout
-        bases = (layer, LearnsWidths) if issubclass(fmt, MixedInteger) else (layer,)
+        bases = (layer, LearnsWidths) if "frac_bits" in fmt.layer_tensors else (layer,)
         _VARIANTS[layer, fmt] = type(name, bases, body)
     return _VARIANTS[layer, fmt]
 

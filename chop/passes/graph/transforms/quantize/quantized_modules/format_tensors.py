@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,15 +18,15 @@ from chop.passes.graph.describe.formats import FormattedLayer
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
 
 Tensors = dict[str, Tensor]
+Bits = tuple[Tensor, Tensor]  # of the integer and of the fraction
 
 
 class FormatTensors(abc.ABC):
     """What a layer keeps for operands of one format: which tensors, and what they are for.
 
-    An operand is an activation, `data_in` or `data_out`, or the name of a parameter.
+    An operand is an activation, `data_in` or `data_out`, or the name of a parameter. The kinds of
+    tensors are `layer_tensors` of the format; `weight_<kind>` is the name of one.
     """
-
-    kinds: ClassVar[tuple[str, ...]]  # `weight_<kind>` is the name of a tensor
 
     @abc.abstractmethod
     def initial(self, layer: HasFormatTensors, name: str, fmt: Any) -> Tensors:
@@ -40,16 +41,16 @@ class FormatTensors(abc.ABC):
         return TensorRule(self.shape(layer, name, fmt), "real" if trained else "number")
 
     @abc.abstractmethod
-    def trains(self, kind: str, fmt: Any) -> bool:
-        """Return whether tensors of a kind are trained."""
-
-    @abc.abstractmethod
     def rounding(self, layer: HasFormatTensors, name: str, fmt: Any) -> Any:
         """Return what rounds an operand."""
 
     @abc.abstractmethod
     def current(self, layer: HasFormatTensors, name: str, fmt: Any) -> NumberFormat:
         """Return the format of an operand with the numbers in use now."""
+
+    def bits(self, layer: HasFormatTensors, name: str, fmt: Any) -> Bits | None:
+        """Return the integer and fraction bits of an operand, if the tensors are bits."""
+        return None
 
     def counted(self, layer: HasFormatTensors, name: str, fmt: Any) -> NumberFormat:
         """Return the format whose bits an operand costs."""
@@ -63,12 +64,12 @@ class FormatTensors(abc.ABC):
         """Return the tensors that change if an operand keeps only some channels."""
 
 
-FORMAT_TENSORS: dict[type[NumberFormat], FormatTensors] = {}
+FORMAT_TENSORS: dict[tuple[str, ...], FormatTensors] = {}  # by the kinds of tensors
 
 
 def tensors_of(fmt: NumberFormat | None) -> FormatTensors | None:
     """Return what a layer keeps for operands of a format; None for one without tensors."""
-    return FORMAT_TENSORS.get(type(fmt)) if fmt is not None else None
+    return FORMAT_TENSORS.get(fmt.layer_tensors) if fmt is not None else None
 
 
 class HasFormatTensors(FormattedLayer):
@@ -126,8 +127,7 @@ class HasFormatTensors(FormattedLayer):
         for name, tensor in tensors.items():
             owner, kind = owners[name]
             fmt = formats.get(owner if owner in ACTIVATIONS else self.operand_of(owner))
-            kept = tensors_of(fmt)
-            if kept is not None and kept.trains(kind, fmt):
+            if fmt is not None and kind in fmt.trained_tensors:
                 self._parameters[name] = nn.Parameter(tensor.clone())
             else:
                 self._buffers[name] = tensor
@@ -154,7 +154,7 @@ class HasFormatTensors(FormattedLayer):
     def _owners(self) -> dict[str, tuple[str, str]]:
         """Return the operand and the kind of each tensor that the layer may keep, by name."""
         owners = (*ACTIVATIONS, *self._rounded_parameters())
-        kinds = [kind for each in FORMAT_TENSORS.values() for kind in each.kinds]
+        kinds = [*itertools.chain(*FORMAT_TENSORS)]
         return {tensor_name(owner, kind): (owner, kind) for owner in owners for kind in kinds}
 
     def format_tensors(self) -> Tensors:
@@ -178,10 +178,21 @@ class HasFormatTensors(FormattedLayer):
         buffer = self._buffers.get(name)
         return self._parameters.get(name) if buffer is None else buffer
 
+    def kept_tensors(self, name: str, kinds: Sequence[str]) -> Tensors:
+        """Return the tensors of an operand by kind, without those that the layer does not keep."""
+        found = {kind: self.format_tensor(tensor_name(name, kind)) for kind in kinds}
+        return {kind: tensor for kind, tensor in found.items() if tensor is not None}
+
     def rounding(self, name: str, fmt: NumberFormat | None) -> Any:
         """Return what rounds an operand or a parameter of that format."""
         kept = tensors_of(fmt)
         return fmt if kept is None else kept.rounding(self, name, fmt)
+
+    def bits_of(self, name: str) -> Bits | None:
+        """Return the integer and fraction bits that a layer keeps for an operand; None: none."""
+        fmt = self._format_of(name)
+        kept = tensors_of(fmt) if self._is_kept(name) else None
+        return None if kept is None else kept.bits(self, name, fmt)
 
     def grid_of(self, name: str) -> Grid | None:
         """Return the codes that an operand or a parameter is rounded to now, if it has some."""
@@ -240,15 +251,9 @@ def tensor_name(owner: str, kind: str) -> str:
     return f"{owner.replace('.', '_')}_{kind}"
 
 
-def tensor_names(owner: str, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the tensors of an operand."""
-    return (tensor_name(owner, kind) for kind in kinds)
-
-
 def parameter_names(layer: nn.Module) -> list[str]:
     """Return the names of a layer's parameters and of its parts', parametrized ones included."""
-    kinds = [kind for each in FORMAT_TENSORS.values() for kind in each.kinds]
-    endings = tuple(f"_{kind}" for kind in kinds)
+    endings = tuple(f"_{kind}" for kind in itertools.chain(*FORMAT_TENSORS))
     names = [name for name, _ in layer.named_parameters() if not name.endswith(endings)]
     names = [name for name in names if "parametrizations." not in name]
     if parametrize.is_parametrized(layer):

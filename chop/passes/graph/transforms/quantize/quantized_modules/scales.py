@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import operator
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors impo
     FormatTensors,
     HasFormatTensors,
     Tensors,
-    tensor_names,
+    tensor_name,
 )
 from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
     Room,
@@ -37,7 +37,7 @@ from chop.passes.graph.transforms.quantize.quantized_modules.held_bias import (
     without_dead,
 )
 
-KINDS = ("scale", "zero_point")
+KINDS = Affine.layer_tensors
 MAX = torch.finfo(torch.float32).max
 
 
@@ -77,18 +77,18 @@ class HasScales(HasFormatTensors):
         It has codes of 32 bits in steps of the input's scale times the weight's, as in ONNX and
         TFLite. A bias that is not added to such products has the weight's width and its own scale.
         """
-        weight, data = formats.get("weight"), formats.get("data_in")
-        bias = formats.get("bias")
-        if not isinstance(weight, Affine) or not isinstance(bias, Affine):
+        scaled: dict[str, Any] = {n: fmt for n, fmt in formats.items() if _is_scaled(fmt)}
+        if not {"weight", "bias"} <= scaled.keys():
             return formats
+        weight, bias, data = scaled["weight"], scaled["bias"], scaled.get("data_in")
         given = any(key.startswith("bias_") for key in config)
-        if given and not (bias.width == BIAS_WIDTH and bias.scale == CALIBRATED):
+        if given and not bias.in_product_steps:
             return formats
-        if self.output_axis is None or not isinstance(data, Affine):
+        if self.output_axis is None or data is None:
             if given:
                 return formats
-            own = {"axis": None, "scale": CALIBRATED, "zero_point": 0}
-            return {**formats, "bias": dataclasses.replace(weight, **own)}  # type: ignore[arg-type]
+            own: Any = {"axis": None, "scale": CALIBRATED, "zero_point": 0}
+            return {**formats, "bias": dataclasses.replace(weight, **own)}
         values: Tensor = self._parameter("weight")
         weight.check_shape("weight", values.shape)
         by_output = weight.axis is not None and weight.axis % values.dim() == self.output_axis
@@ -100,10 +100,9 @@ class HasScales(HasFormatTensors):
         product = Affine(BIAS_WIDTH, axis=0 if by_output else None, ste=weight.ste)
         return {**formats, "bias": product}
 
-    def is_product(self, name: str, fmt: Affine) -> bool:
+    def is_product(self, name: str, fmt: NumberFormat) -> bool:
         """Return whether a parameter is a bias in steps of the input's scale times the weight's."""
-        summed = self.output_axis is not None and name == "bias"
-        return summed and fmt.width == BIAS_WIDTH and fmt.scale == CALIBRATED
+        return self.output_axis is not None and name == "bias" and fmt.in_product_steps
 
     def scale_for_bias(
         self, fmt: Affine, scale: Tensor, *, made: bool = False
@@ -125,7 +124,7 @@ class HasScales(HasFormatTensors):
             return known.scale, sources
         found = self._scale_with_room(fmt, scale, bias, made)
         reused = versions is not None and (found is scale or not torch.is_grad_enabled())
-        if reused and isinstance(self.formats.get("data_in"), Affine):
+        if reused and own is not None:
             _HELD[self] = _Held(sources, versions, made, found)
         return found, sources
 
@@ -133,15 +132,15 @@ class HasScales(HasFormatTensors):
         step = input_step(self.formats.get("data_in"), self.format_tensor("data_in_scale"))
         if step is None:
             return scale
-        summed = self.formats["bias"]
-        is_product = isinstance(summed, Affine) and self.is_product("bias", summed)
+        is_product = self.is_product("bias", self.formats["bias"])
         room = Room.of(self, self.formats, bias, is_product, made)
         return holding(scale, bias, step, fmt, room, is_product)
 
     def raise_scale_for_bias(self, *, made: bool) -> int:
         """Keep the weight's scale as the bias needs it; returns how many scales were raised."""
-        fmt, scale = self.formats.get("weight"), self.format_tensor("weight_scale")
-        if not isinstance(fmt, Affine) or scale is None or scale.is_meta:
+        fmt: Any = self.formats.get("weight")
+        scale = self.format_tensor("weight_scale")
+        if scale is None or scale.is_meta:
             return 0
         bias = self._held_bias()
         with torch.no_grad():
@@ -164,20 +163,18 @@ class HasScales(HasFormatTensors):
 
         None for one that is not affine.
         """
-        rounding = self.rounding(name, self._format_of(name))
-        if isinstance(rounding, Affine):
-            return rounding.tensors()
-        if not isinstance(rounding, ScaledAffine):
-            return None
-        return rounding.used, rounding.zero_point
+        fmt = self._format_of(name)
+        rounding = self.rounding(name, fmt) if _is_scaled(fmt) else None
+        return None if rounding is None else rounding.tensors()
 
     def product_rounding(self, fmt: Affine) -> ScaledAffine:
         """Return what rounds a bias in steps of the input's scale times the weight's."""
-        data, weight = (self.rounding(name, self.formats[name]) for name in ("data_in", "weight"))
+        operands = ("data_in", "weight")
+        if any(self.format_tensor(f"{name}_scale") is None for name in operands):
+            raise ValueError(no_scale(f"bias of {type(self).__name__}", "bias_scale"))
+        data, weight = (self.rounding(name, self.formats[name]) for name in operands)
         bias: Tensor | None = self._parameter("bias")
         channels = 0 if bias is None else bias.numel()
-        if not isinstance(data, ScaledAffine) or not isinstance(weight, ScaledAffine):
-            raise ValueError(no_scale(f"bias of {type(self).__name__}", "bias_scale"))
         known = data.numbers, weight.numbers
         if known[0] is None or known[1] is None:
             return _product(fmt, data.used, weight.used, channels)
@@ -188,8 +185,6 @@ class HasScales(HasFormatTensors):
 
 class AffineScales(FormatTensors):
     """The scale and the zero point of an affine operand; NaN: not known yet."""
-
-    kinds = KINDS
 
     def initial(self, layer: Any, name: str, fmt: Affine) -> Tensors:
         if name in ACTIVATIONS:
@@ -211,13 +206,10 @@ class AffineScales(FormatTensors):
         # a scale that is trained is made positive when it is used
         return TensorRule(shape, "real", -MAX if trained else MIN_SCALE, MAX, unknown=True)
 
-    def trains(self, kind: str, fmt: Affine) -> bool:
-        return kind == "scale" and fmt.learn
-
     def rounding(self, layer: Any, name: str, fmt: Affine) -> Any:
         if layer.is_product(name, fmt):
             return None if layer._parameter(name) is None else layer.product_rounding(fmt)
-        scale, zero_point = (layer.format_tensor(key) for key in _names(name))
+        scale, zero_point = (layer.format_tensor(tensor_name(name, kind)) for kind in KINDS)
         if scale is None or zero_point is None:
             return fmt
         batched = name in ACTIVATIONS
@@ -247,21 +239,18 @@ class AffineScales(FormatTensors):
             return {}
         if dim is not None and fmt.axis % layer._parameter(name).dim() != dim:
             return {}
-        tensors = {
-            kind: layer.format_tensor(key) for kind, key in zip(KINDS, _names(name), strict=True)
-        }
         return {
             kind: tensor.detach()[[place for place in kept if place < len(tensor)]]
-            for kind, tensor in tensors.items()
-            if tensor is not None
+            for kind, tensor in layer.kept_tensors(name, KINDS).items()
         }
 
 
-FORMAT_TENSORS[Affine] = AffineScales()
+FORMAT_TENSORS[KINDS] = AffineScales()
 
 
-def _names(owner: str) -> Iterator[str]:
-    return tensor_names(owner, KINDS)
+def _is_scaled(fmt: NumberFormat | None) -> bool:
+    """Return whether a layer keeps a scale for operands of a format."""
+    return fmt is not None and "scale" in fmt.layer_tensors
 
 
 def _by_kind(pair: Any) -> Tensors:

@@ -23,12 +23,13 @@ from chop.numerics.mixed_rounding import MixedRounding, integer_bits_for
 from chop.passes.graph.transforms.quantize.calibrated import ACTIVATIONS
 from chop.passes.graph.transforms.quantize.quantized_modules.format_tensors import (
     FORMAT_TENSORS,
+    Bits,
     FormatTensors,
     Tensors,
-    tensor_names,
+    tensor_name,
 )
 
-KINDS = ("integer_bits", "frac_bits")
+KINDS = MixedInteger.layer_tensors
 LINEAR = (nn.Linear, TransposedLinear)
 CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 DIGITS = 0.36  # signed digits that each bit of a weight after the first has on average
@@ -41,8 +42,6 @@ class BitWidths(FormatTensors):
     Those that are trained are float32, all others integers. A parameter that is trained has no
     integer bits of its own: they follow from its values.
     """
-
-    kinds = KINDS
 
     def initial(self, layer: Any, name: str, fmt: MixedInteger) -> Tensors:
         settings: Any = {
@@ -78,23 +77,26 @@ class BitWidths(FormatTensors):
             return rank - 1 if is_linear(layer) else 0
         return (layer.output_axis or 0) if rank > 1 else 0
 
-    def trains(self, kind: str, fmt: MixedInteger) -> bool:
-        return fmt.learn
-
     def rounding(self, layer: Any, name: str, fmt: MixedInteger) -> Any:
-        integer_bits, frac_bits = (layer.format_tensor(key) for key in tensor_names(name, KINDS))
+        integer_bits, frac_bits = (layer.format_tensor(tensor_name(name, kind)) for kind in KINDS)
         return fmt if frac_bits is None else MixedRounding(fmt, frac_bits, integer_bits)
 
     def current(self, layer: Any, name: str, fmt: MixedInteger) -> NumberFormat:
+        bits = self.bits(layer, name, fmt)
+        if bits is None:
+            return fmt
+        activation = name in ACTIVATIONS
+        shape = (fmt.sample_shape or bits[1].shape) if activation else layer._parameter(name).shape
+        return fmt.with_bits(*bits, tuple(shape))
+
+    def bits(self, layer: Any, name: str, fmt: MixedInteger) -> Bits | None:
         rounding = self.rounding(layer, name, fmt)
         if rounding is fmt or rounding.frac_bits.is_meta:
-            return fmt
-        values = None if name in ACTIVATIONS else layer._parameter(name).detach()
-        integer_bits, frac_bits = rounding.bits_of(values)
-        own = (
-            (fmt.sample_shape or tuple(frac_bits.shape)) if values is None else tuple(values.shape)
+            return None
+        bits: Bits = rounding.bits_of(
+            None if name in ACTIVATIONS else layer._parameter(name).detach()
         )
-        return fmt.with_bits(integer_bits, frac_bits, own)
+        return bits
 
     def counted(self, layer: Any, name: str, fmt: MixedInteger) -> NumberFormat:
         return self.current(layer, name, fmt)
@@ -111,14 +113,9 @@ class BitWidths(FormatTensors):
                 **layer.formats,
                 name: dataclasses.replace(fmt, sample_shape=tuple(sizes)),
             }
-        found = {
-            kind: layer.format_tensor(key)
-            for kind, key in zip(KINDS, tensor_names(name, KINDS), strict=True)
-        }
         return {
             kind: _selected(bits.detach(), self._cut_axis(layer, name, bits, dim), kept)
-            for kind, bits in found.items()
-            if bits is not None
+            for kind, bits in layer.kept_tensors(name, KINDS).items()
         }
 
     def _cut_axis(self, layer: Any, name: str, bits: Tensor, dim: int | None) -> int | None:
@@ -131,7 +128,7 @@ class BitWidths(FormatTensors):
         return axis if axis is not None and axis < bits.dim() and bits.shape[axis] > 1 else None
 
 
-FORMAT_TENSORS[MixedInteger] = BitWidths()
+FORMAT_TENSORS[KINDS] = BitWidths()
 
 
 def _selected(bits: Tensor, dim: int | None, kept: Sequence[int]) -> Tensor:

@@ -1,0 +1,1 @@
+"""Deployed layers: linear layers that run on the 8-bit kernels of torch."""
