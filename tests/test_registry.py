@@ -86,6 +86,8 @@ def test_the_files_of_a_folder_register_themselves_on_first_use(tmp_path, monkey
     )
     (package / "inner" / "__init__.py").write_text("")
     register = "from folder_of_things import THINGS\nTHINGS.register({name!r})({name!r}.upper())\n"
+    (package / "scripts").mkdir()
+    (package / "scripts" / "three.py").write_text("import a_module_that_nobody_has\n")
     (package / "one.py").write_text(register.format(name="one"))
     (package / "inner" / "two.py").write_text(register.format(name="two"))
     monkeypatch.syspath_prepend(tmp_path)

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from chop.actions.help_panels import HelpPanel
 from chop.actions.onnx_models import RunnableFormat
-from chop.actions.options import ConfigError, ConfigOption, Opt, config_options
+from chop.actions.options import ConfigError, ConfigOption, HelpPanel, Opt, config_options
 from chop.hardware.emit import DEFAULT_PARALLELISM, Backend, EmitOptions
 from chop.hardware.emit import Language as HardwareLanguage
 from chop.hardware.synth_options import SynthOptions, Target

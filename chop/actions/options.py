@@ -34,6 +34,23 @@ class ConfigError(ValueError):
         super().__init__(head + "\n  ".join(problems))
 
 
+class HelpPanel:
+    """The panels of `--help`, in the order shown."""
+
+    MAIN = "Main arguments"
+    GENERAL = "General options"
+    TRAINER = "Trainer options"
+    RUNTIME = "Runtime environment options"
+    LANGUAGE = "Language model options"
+    SEARCH = "Search options"
+    HARDWARE = "Hardware options"
+    EXPORT = "Export options"
+    VERIFICATION = "Verification options"
+    PROJECT = "Project options"
+    INFORMATION = "Information"
+    FILE = "Tables of the TOML file"
+
+
 @dataclass(frozen=True)
 class Opt:
     """The properties of an option besides its name, type and default."""

@@ -16,7 +16,6 @@ from chop.actions.search.results.page.page import write_report
 from chop.actions.search.results.page.record import SearchRecord
 from chop.actions.search.spec.settings import settings_of
 from chop.dataset import MaseDataModule
-from chop.hardware import tools
 from chop.hardware.circuit import Circuit
 from chop.hardware.estimate import estimate
 from chop.hardware.tools import ToolError
@@ -180,7 +179,7 @@ def test_a_missing_tool_is_told_before_the_search(network, tmp_path, monkeypatch
     def missing(name, what):
         raise ToolError(f"{what} needs {name}; install it with: pip install …")
 
-    monkeypatch.setattr(tools, "need_package", missing)
+    monkeypatch.setattr("chop.hardware.tools.need_package", missing)
     with pytest.raises(ToolError, match=r"search.emit needs alkaid; install it with"):
         run(network, tmp_path, emit={})
     assert not list(tmp_path.iterdir())

@@ -13,8 +13,7 @@ from chop.actions.search.metrics.objectives import Constraint, Objective, Object
 from chop.actions.search.metrics.outcome import Outcome
 from chop.actions.search.results.display import plan, progress_bar
 from chop.actions.search.results.files import Results
-from chop.actions.search.run.forecast import Forecast
-from chop.actions.search.run.loop import Progress
+from chop.actions.search.run.loop import Forecast, Progress
 from chop.actions.search.space.choices import Choices, OneOf, Parameter, Range
 from chop.actions.search.spec.settings import settings_of
 

@@ -14,7 +14,6 @@ from chop.actions.search.results.page import SearchRecord, report_page, write_re
 from chop.actions.search.results.page import columns as columns_module
 from chop.actions.search.results.page import page as page_module
 from chop.actions.search.results.page.columns import Columns, page_data
-from chop.actions.search.results.page.failures import failures
 from chop.actions.search.results.page.markup import Html, json_block, tag
 from chop.actions.search.results.page.numbers import (
     compact,
@@ -24,6 +23,7 @@ from chop.actions.search.results.page.numbers import (
     number,
     standard_error,
 )
+from chop.actions.search.results.page.sections import failures
 
 WIDTHS = {"name": "integer", "weight_width": 3, "weight_frac_width": 2} | {
     "data_in_width": 8, "data_in_frac_width": 4, "bias_width": 8, "bias_frac_width": 4

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from chop.actions.search.metrics.outcome import NO_ERROR, last_line
 from chop.actions.search.results.page.columns import metric_names
-from chop.actions.search.results.page.failures import Failure, failures
 from chop.actions.search.results.page.markup import Html, join, table, tag
 from chop.actions.search.results.page.numbers import (
     decimals,
@@ -275,3 +276,25 @@ def origin(record: SearchRecord) -> Html:
     button = _copy("Copy the command of this search", data_whole=True)
     snippet = tag("div", command, button, class_="snippet")
     return join([snippet, _definitions(rows, class_="origin")])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A message, the trials that ended with it, and the traceback of the first."""
+
+    message: str
+    numbers: tuple[int, ...]
+    traceback: str
+
+
+def failures(trials: Iterable[Trial]) -> list[Failure]:
+    """Return the failures, the most frequent first."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.state == "FAIL":
+            groups.setdefault(last_line(trial.error), []).append(trial)
+    failures = [
+        Failure(message, tuple(trial.number for trial in group), group[0].error or NO_ERROR)
+        for message, group in groups.items()
+    ]
+    return sorted(failures, key=lambda failure: -len(failure.numbers))

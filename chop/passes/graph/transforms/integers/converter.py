@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from chop import integers
 from chop.integers import (
     Codes,
-    ConstantCodes,
     IntegerGraph,
     IntegerOp,
     MixedWord,
     QuantizeInput,
-    Refine,
     Requantize,
     Scale,
     TooWide,
@@ -385,7 +384,7 @@ class Converter:
             codes, exponent = dyadic(tensor.squeeze(0))
         except ValueError as error:
             raise call.refusal(str(error)) from error
-        op = ConstantCodes(codes, Scale.power(exponent))
+        op = integers.ConstantCodes(codes, Scale.power(exponent))
         return self.add(f"{call.node.name}_constant", op, [], call.node)
 
     def uniform(self, value: Known, call: NodeCall) -> Known:
@@ -416,7 +415,7 @@ class Converter:
             raise call.refusal(f"needs more than 63 bits: {error}; use closer formats") from error
         if bool((factor == 1).all()):
             return value
-        return self.add(f"{call.node.name}_finer", Refine(factor), [value.name], call.node)
+        return self.add(f"{call.node.name}_finer", integers.Refine(factor), [value.name], call.node)
 
     def aligned(self, values: list[Known], call: NodeCall) -> list[Known]:
         """Return the values on one grid."""

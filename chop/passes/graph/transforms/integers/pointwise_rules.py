@@ -10,11 +10,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor, fx
 
+from chop import integers
 from chop.integers import (
-    ClampCodes,
     Codes,
-    LeakyReluCodes,
-    Lookup,
     MixedWord,
     QuantizeInput,
     ReluCodes,
@@ -144,7 +142,7 @@ def _clamped(call: NodeCall, to: Converter, value: Known, ends: Ends, finer: int
     """Clamp codes between bounds in their steps, on a grid that is finer by an integer."""
     low, high = (None if end is None else round(end * finer) for end in ends)
     value = to.refined(value, to.codes(value).scale.divided(finer), call)
-    op = ClampCodes(-END if low is None else low, END if high is None else high)
+    op = integers.ClampCodes(-END if low is None else low, END if high is None else high)
     return to.add(call.node.name, op, [value.name], call.node)
 
 
@@ -179,7 +177,7 @@ def _clamped_later(
         )
         if low <= to.codes(codes).lowest and to.codes(codes).highest <= high:
             return codes
-        return to.add(name, ClampCodes(low, high), [codes.name], call.node)
+        return to.add(name, integers.ClampCodes(low, high), [codes.name], call.node)
 
     before = value
     function = None
@@ -245,7 +243,7 @@ def leaky_relu(call: NodeCall, to: Converter) -> Value:
     value = to.uniform(to.known(call.source, call), call)
 
     def exact() -> Known:
-        op = LeakyReluCodes(slope.numerator, slope.denominator)
+        op = integers.LeakyReluCodes(slope.numerator, slope.denominator)
         return to.add(call.node.name, op, [value.name], call.node)
 
     power = slope.denominator & (slope.denominator - 1) == 0
@@ -297,7 +295,7 @@ def _table(
         every = torch.arange(codes.lowest, codes.highest + 1)
         results = function(codes.values(every).float())
         entries = QuantizeInput(word, ()).run(results)
-        op = Lookup(entries, codes.lowest, word)
+        op = integers.Lookup(entries, codes.lowest, word)
         return to.add(call.node.name, op, [value.name], call.node)
 
     return table

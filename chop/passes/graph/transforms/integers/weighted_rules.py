@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from chop.integers import ChannelAffine, ConvCodes, LinearCodes, PadCodes, Scale
+from chop import integers
+from chop.integers import ChannelAffine, LinearCodes, Scale
 from chop.integers.ops.weighted import far_bias
 from chop.numerics import NumberFormat
 from chop.passes.graph.describe.formats import FormattedFunction
@@ -47,7 +48,9 @@ def conv(call: NodeCall, to: Converter) -> Value:
     padding, source = _padding(call, to, source, kernel, dilation)
     settings = _weighted(call, to, source, weight, bias)
     groups = call.setting("groups", 1)
-    op = ConvCodes(**settings, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    op = integers.ConvCodes(
+        **settings, stride=stride, padding=padding, dilation=dilation, groups=groups
+    )
     return to.add(call.node.name, op, [source.name], call.node)
 
 
@@ -73,7 +76,9 @@ def _padding(
         return tuple(before for before, _ in pads), source
     flat = tuple(n for pair in reversed(pads) for n in pair)
     how = "constant" if mode == "zeros" else mode
-    padded = to.add(f"{call.node.name}_padded", PadCodes(flat, how), [source.name], call.node)
+    padded = to.add(
+        f"{call.node.name}_padded", integers.PadCodes(flat, how), [source.name], call.node
+    )
     return none, padded
 
 
