@@ -6,6 +6,7 @@ file: layers are created empty and filled from it.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
@@ -46,6 +47,7 @@ from chop.ir.graph.saved_files import GRAPH
 from chop.ir.graph.saved_layers import described_layers, rebuilt_layers
 from chop.ir.nested import named_output
 from chop.ir.pure import FUNCTIONS
+from chop.system.caches import Lru
 from chop.system.files import replaced_folder, restore_folder, whole_file, write_safetensors
 
 FORMAT, VERSION = "mase-graph", 3
@@ -149,12 +151,24 @@ def trained_on(folder: str | Path) -> dict[str, Any]:
 
 def _note(folder: str | Path, key: str, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     path = Path(folder).expanduser()
+    file = _file_in(path)
+    state = file.stat()
+    key_of_file = (file.absolute(), state.st_ino, state.st_mtime_ns, state.st_size)
     try:
-        return check(_read_json(path).get(key, {}))
+        return copy.deepcopy(check(_NOTES.get_or(key_of_file, _notes, path).get(key, {})))
     except GraphFileError:
         raise
     except ValueError as error:
         raise GraphFileError(f"{path / GRAPH} is damaged: {_reason(error)}") from error
+
+
+_NOTES: Lru[tuple[Path, int, int, int], dict[str, Any]] = Lru(16)  # of the latest files
+
+
+def _notes(folder: Path) -> dict[str, Any]:
+    """Return the short parts of a file, which commands ask for several times."""
+    content = _read_json(folder)
+    return {key: content[key] for key in ("made_from", "trained_on") if key in content}
 
 
 def _node(node: fx.Node, model: nn.Module, names: SavedNames, encode: Encoder) -> dict[str, Any]:
@@ -244,13 +258,18 @@ def _has_its_value(entry: Any) -> bool:
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
+    return read_json(_file_in(folder), FORMAT, VERSION)
+
+
+def _file_in(folder: Path) -> Path:
+    """Return the file of a saved graph, or refuse a directory without one."""
     file = folder / GRAPH
     restore_folder(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no directory {str(folder)!r} to load a graph from")
     if not folder.is_dir() or not file.is_file():
         raise GraphFileError(f"{folder} is not a saved graph: it has no {GRAPH}")
-    return read_json(file, FORMAT, VERSION)
+    return file
 
 
 PARTS = {"class_name": str, "nodes": list, "modules": list}

@@ -16,10 +16,11 @@ from torch import nn
 
 from chop.checkpoints import load_model
 from chop.ir import MaseGraph
+from chop.ir.graph import saving
 from chop.ir.graph.layer_extras import EXTRAS, Extra
 from chop.ir.graph.meta_file import GraphFileError
 from chop.ir.graph.names import ForeignName, SavedNames
-from chop.ir.graph.saving import made_from
+from chop.ir.graph.saving import made_from, trained_on
 from chop.passes import Pipeline, run_pass
 from chop.passes.graph.transforms.quantize.quantized_modules.linear import QuantLinear
 from chop.system.files import replaced_folder, write_safetensors
@@ -327,6 +328,22 @@ def test_what_a_graph_was_made_from_is_noted(saved, tmp_path):
     graph.meta["made_from"] = {"model": 3}
     with pytest.raises(ValueError, match="made_from has names by kind"):
         graph.export(tmp_path / "wrong")
+
+
+def test_notes_of_a_file_are_parsed_once_until_it_changes(saved, tmp_path, monkeypatch):
+    parsed = []
+    read = saving.read_json
+    monkeypatch.setattr(saving, "read_json", lambda *a: parsed.append(a) or read(*a))
+    folder = tmp_path / "noted"
+    graph = MaseGraph.from_checkpoint(saved)
+    for name in ("first", "other"):
+        graph.meta["made_from"] = {"model": name}
+        graph.clone().export(folder)
+        parsed.clear()
+        made_from(folder)["model"] = "of the caller"
+        assert made_from(folder) == {"model": name}
+        assert trained_on(folder) == {}
+        assert len(parsed) == 1
 
 
 @pytest.mark.parametrize("name", ["net", "net.pt", "net.v1", "deep/net"])
