@@ -16,8 +16,8 @@ from chop.cli import main
 from chop.system.log import root_logger, show_logs
 
 ROOT = Path(chop.__file__).parent
-LIBRARY = ("training", "dataset", "models", "tools")
-MODULES = ("checkpoints", "devices", "files", "memory", "plain_tensors")
+LIBRARY = ("training", "dataset", "models", "tools", "system")
+MODULES = ("checkpoints", "devices")
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 
 

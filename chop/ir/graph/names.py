@@ -60,7 +60,8 @@ class SavedNames:
         """Return the name by which `function` finds `fn`."""
         for name in _spellings(fn):
             with suppress(ForeignName):
-                if self.function(name) in (fn, CHECKED.get(fn, fn)):
+                found = self.function(name)  # compared by identity: torch.dsmm equals torch.mm
+                if found is fn or found is CHECKED.get(fn):
                     return name
         if is_of_torch_func(fn):
             raise ForeignName(
