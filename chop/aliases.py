@@ -20,6 +20,7 @@ TOY = "chop.models.toy"
 MODULES: dict[str, tuple[str, ...]] = {
     f"{SEARCH}.search_space": (f"{SEARCH}.space", f"{SEARCH}.compat.labs"),
     f"{SEARCH}.strategies": (f"{SEARCH}.samplers", f"{SEARCH}.compat.labs"),
+    "chop.passes.graph.transforms.lora": ("chop.methods.lora.passes", "chop.methods.lora.layers"),
     "chop.models.toys": (TOY,),
     "chop.models.toys.toy": (TOY,),
     "chop.models.toys.toy_custom_fn": (TOY,),

@@ -1,4 +1,4 @@
-"""What packages above a room add to it: each registers here when it is imported."""
+"""Registration of what lower rooms must not import: layers, converters of graphs, methods."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def register(
 
 
 def add_methods(package: str) -> None:
-    """Let each package in a package add to rooms, by modules with the names of the rooms.
+    """Let the packages in a package add to rooms, each by modules named after the rooms.
 
-    Its module `layers` adds layers, `passes` passes, and so on: see docs/add_a_method.md.
+    Call it before `chop.passes`, `chop.nn.modules` and `chop.tools.utils` are imported: they list
+    the names of methods once. See docs/add_a_method.md.
     """
-    METHODS.append(package)
+    if package not in METHODS:
+        METHODS.append(package)
     register(package, transformed=True)
 
 
@@ -43,6 +45,7 @@ def modules_of_methods(room: str) -> dict[str, Path]:
         for package in map(importlib.import_module, METHODS)
         for folder in map(Path, package.__path__)
         for file in sorted(folder.glob(f"*/{room}.py"))
+        if file.with_name("__init__.py").is_file() and file.parent.name.isidentifier()
     }
 
 

@@ -82,10 +82,9 @@ def identity(thing: object) -> tuple[Any, Any]:
 class Entries(Mapping[K, T], Generic[K, T]):
     """Key -> object of one kind. The files of `packages` register themselves on first use.
 
-    So do the modules of all methods that are called `room`, where the packages do not register
-    what is asked for. `look_for` imports what may register a key, so that the other files wait
-    until all keys are asked for; by default, the files in which a key that is a text stands in
-    quotes. Of a kind that is `for_users`, the message for what is not there tells how to add it.
+    First those that contain the key in double quotes are imported (or what `look_for` imports),
+    then all of them, then the modules named `room` of all methods. Of a kind that is `for_users`,
+    the message for what is not there tells how to add it.
     """
 
     fix: ClassVar[str]  # of two different objects under one key
@@ -102,14 +101,15 @@ class Entries(Mapping[K, T], Generic[K, T]):
         self._room, self._methods = room, 0  # how many packages of methods were asked
         self._look_for = look_for or self._import_quoting
         self.advice = IF_YOURS if for_users else ""
+        self._looked = set[tuple[Any, int]]()  # keys, and how many packages of methods there were
         self._loading = dict[int, frozenset[K]]()  # threads, and the keys that were there before
 
     def register(self, *keys: K, replace: bool = False) -> Callable[[T], T]:
         """Decorator that registers an object under `keys`.
 
         The same definition run again, as in a notebook cell, replaces itself; two different
-        definitions under one key are an error, unless `replace` is set, by which what files
-        register on first use gives way to yours.
+        definitions under one key are an error, unless `replace` is set. With it, a definition of
+        yours also wins over one from a file that is imported later.
         """
 
         def add(thing: T) -> T:
@@ -138,7 +138,7 @@ class Entries(Mapping[K, T], Generic[K, T]):
         return self._items.get(key)
 
     def own(self) -> dict[K, T]:
-        """Return what is registered without the modules of methods."""
+        """Return what is registered so far, with our files imported but not those of methods."""
         return self._load(methods=False)
 
     @contextlib.contextmanager
@@ -162,7 +162,9 @@ class Entries(Mapping[K, T], Generic[K, T]):
 
     def _import_quoting(self, key: Any) -> None:
         """Import the modules in which a text stands in quotes."""
-        for name, file in self._files(methods=True).items() if isinstance(key, str) else ():
+        if not key or not isinstance(key, str):  # a docstring begins with an empty one
+            return
+        for name, file in self._files(methods=True).items():
             if f'"{key}"' in file.read_text(encoding="utf-8"):
                 importlib.import_module(name)
 
@@ -172,18 +174,22 @@ class Entries(Mapping[K, T], Generic[K, T]):
         return self._items.get(key)
 
     def _look(self, key: Any) -> None:
-        if key not in self._items:
+        looked = (key, len(extensions.METHODS))
+        if key not in self._items and looked not in self._looked:
             with self._importing() as is_first:
                 if is_first:
                     self._look_for(key)
+                    self._looked.add(looked)
 
     def _load(self, *, methods: bool = True) -> dict[K, T]:
         with self._importing() as is_first:  # other threads wait for the imports
             if is_first:
-                asked = len(extensions.METHODS) if methods else self._methods
+                asked = len(extensions.METHODS)
                 for name in self._files(methods=methods):
                     importlib.import_module(name)
-                self._packages, self._methods = (), asked
+                self._packages = ()
+                if methods:
+                    self._methods = asked
         return self._items
 
     def _registered(self, key: Any) -> K | None:

@@ -192,6 +192,20 @@ def test_a_file_that_looks_things_up_while_it_registers_does_not_import_the_othe
     assert "careful_things.two" not in sys.modules
 
 
+def test_a_name_without_letters_imports_no_files(tmp_path, monkeypatch):
+    package = tmp_path / "quiet_things"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from chop.registry import Registry\nTHINGS = Registry('thing', __name__)\n"
+    )
+    (package / "one.py").write_text('"""A docstring has quotes without a name: \'\'."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    from quiet_things import THINGS
+
+    assert THINGS.quoted("") is None
+    assert "quiet_things.one" not in sys.modules
+
+
 def test_a_thread_waits_for_files_that_another_one_imports(tmp_path, monkeypatch):
     package = tmp_path / "slow_things"
     package.mkdir()

@@ -57,8 +57,7 @@ def recorded_options(chosen: Values, written: Collection[str], project: Path) ->
     has_path = "data_path" in {*written, *taken}
     if (reason := why_not_named(model, dataset, project, has_path=has_path)) is not None:
         raise ValueError(
-            f"{project / FILE} names {reason}; if you want that, give MODEL and DATASET after the "
-            f"command"
+            f"{project / FILE} names {reason}; to use it, give MODEL and DATASET after the command"
         )
     told = [f"{name} = {value}" for name, value in taken.items()]
     imports = content.get("imports")

@@ -16,9 +16,9 @@ def why_not_named(model: str, dataset: str, folder: Path, *, has_path: bool) -> 
     file, and are not downloaded.
     """
     if is_onnx_file(model) and not _is_in(folder, model):
-        return f"the file {model}, which is not opened because a file names it"
+        return f"the model file {model}, which is outside its folder and opened only if you name it"
     if dataset and not has_path and _would_be_downloaded(dataset):
-        return f"the data set {dataset}, which is not downloaded because a file names it"
+        return f"the data set {dataset}, which is downloaded only if you name it"
     return None
 
 

@@ -18,7 +18,7 @@ def why_no_lengths(lengths: Tensor, directions: Tensor, dim: int) -> str | None:
     """
     rank = directions.ndim
     if dim != -1 and not 0 <= dim < rank:
-        return f"are along the dimension {dim}; it must be one of {rank}, or -1"
+        return f"are along dimension {dim}; it must be from 0 to {rank - 1}, or -1"
     wanted = [] if dim == -1 else [n if d == dim else 1 for d, n in enumerate(directions.shape)]
     if [*lengths.shape] != wanted or lengths.dtype != directions.dtype:
         shape, dtype = [*lengths.shape], lengths.dtype

@@ -1,1 +1,1 @@
-"""Methods: each folder holds all of one, and adds to rooms by modules with their names."""
+"""One folder per method; registries import its modules that are named after their rooms."""

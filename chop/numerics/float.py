@@ -39,12 +39,8 @@ class Float(NumberFormat, name="float", suffix="Float"):
         return self.width
 
     @property
-    def dtype(self) -> torch.dtype | None:
-        return DTYPES.get(self.width)
-
-    @property
     def info(self) -> torch.finfo:
-        return torch.finfo(self.dtype or torch.float32)
+        return torch.finfo(DTYPES.get(self.width, torch.float32))
 
     @property
     def largest(self) -> float:

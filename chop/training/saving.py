@@ -136,4 +136,4 @@ def _laid_out_like(parameter: torch.Tensor, value: Any) -> Any:
     """Return a moment in memory of its own: a fused kernel goes through both in one order."""
     if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
-    return torch.empty_like(parameter).copy_(value)
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)

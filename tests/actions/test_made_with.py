@@ -40,8 +40,8 @@ def test_code_of_a_project_is_named_and_not_run(ch, project, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("dataset", "cifar10", "the data set cifar10, which is not downloaded because a file"),
-        ("model", "net.onnx", "net.onnx, which is not opened because a file names it"),
+        ("dataset", "cifar10", "the data set cifar10, which is downloaded only if you"),
+        ("model", "net.onnx", "net.onnx, which is outside its folder and opened only if you"),
     ],
 )
 def test_nothing_is_opened_or_downloaded_because_a_project_names_it(
@@ -53,7 +53,7 @@ def test_nothing_is_opened_or_downloaded_because_a_project_names_it(
     (project / "software" / "made_with.json").write_text(json.dumps(given))
     said = ch("test", "--load", project, "--cpu", 0, check=2).stderr
     assert why in said
-    assert "if you want that, give MODEL and DATASET after the command" in said
+    assert "to use it, give MODEL and DATASET after the command" in said
 
 
 @pytest.mark.parametrize("content", ['{"model": 3}', '{"model": "jsc-tiny", ', "[]"])

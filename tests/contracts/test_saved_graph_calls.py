@@ -94,3 +94,12 @@ def test_every_name_is_that_of_one_function_or_of_the_one_that_checks_its_tensor
     names = SavedNames()
     for fn in FUNCTIONS:
         assert names.function(names.of_function(fn)) is CHECKED.get(fn, fn)
+
+
+def test_no_overload_of_a_function_goes_around_the_one_that_checks_its_tensors():
+    packets = [fn for fn in CHECKED if hasattr(fn, "overloads")]
+    assert packets
+    for packet in packets:
+        for overload in set(packet.overloads()) - {"default"}:
+            with pytest.raises(ForeignName):
+                SavedNames().function(f"torch.ops.{packet}.{overload}".replace("aten::", "aten."))

@@ -125,7 +125,7 @@ def test_ports_of_all_widths_carry_their_codes(folder):
 def test_ports_that_are_wider_than_described_are_refused(folder, port, bits):
     """The program would read and write behind the words that are there for a beat."""
     text = ADDER.replace(port, re.sub(r"\d+:", f"{bits - 1}:", port))
-    with pytest.raises(ToolError, match=r"a port has another width in the sources than in circuit"):
+    with pytest.raises(ToolError, match=r"a port of the sources is wider or narrower than circuit"):
         build_circuit(adder(files={"top.sv": text}), folder)
 
 

@@ -88,7 +88,7 @@ def _check(
     """Refuse a model or a data set that only a file names, if that would open or download it."""
     reason = why_not_named(model, dataset, folder, has_path=bool(flags.get("data_path")))
     if reason is not None:
-        raise ConfigError(f"{file} names {reason}; if you want that, call {words}")
+        raise ConfigError(f"{file} names {reason}; to use it, call {words}")
 
 
 def _folder(name: str, project_dir: Path) -> Path:

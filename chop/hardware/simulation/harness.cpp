@@ -34,7 +34,7 @@ constexpr int RESET_CYCLES = 4;
 template <std::size_t WORDS, std::size_t DESCRIBED>
 constexpr void check() {
     static_assert(WORDS == DESCRIBED,
-                  "a port has another width in the sources than in circuit.json, run ch emit again");
+                  "a port of the sources is wider or narrower than circuit.json says; run ch emit again");
 }
 template <std::size_t COUNT, typename T>
 void put(T& port, const uint32_t* words) {

@@ -37,15 +37,15 @@ SIZES = ("carry_size", "adder_size")
 
 def entry_of(key: str) -> Path:
     """Return the file of a layer with this checksum of its content."""
-    told = hashlib.sha256(f"{key} {_code()}".encode()).hexdigest()
+    told = hashlib.sha256(f"{key} {_code(_packages())}".encode()).hexdigest()
     return cache_folder() / FOLDER / f"{told[:32]}.json.gz"
 
 
 @cache
-def _code() -> str:
+def _code(packages: tuple[str, ...]) -> str:
     """Return a checksum of what turns a layer into logic: ops, this package, alkaid's version."""
     told = hashlib.sha256(metadata.version("alkaid").encode())
-    for package in map(importlib.import_module, _packages()):
+    for package in map(importlib.import_module, packages):
         for folder in map(Path, package.__path__):
             for file in sorted(folder.rglob("*.py")):
                 told.update(file.relative_to(folder).as_posix().encode())

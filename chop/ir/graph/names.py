@@ -236,6 +236,8 @@ def _aten(name: str) -> Any:
     packet = getattr(torch.ops.aten, operator, None) if operator in OPERATORS else None
     if not overload or packet is None:
         return packet
+    if packet in CHECKED and overload != "default":  # the others compute without the checks
+        return None
     return getattr(packet, overload) if overload in packet.overloads() else None
 
 

@@ -168,7 +168,15 @@ def _made_step(described: Mapping[str, Any], buffer: Any) -> nn.Module:
     nn.Module.__init__(step)
     vars(step).update({key: _decoded(key, value) for key, value in given.items()})
     step._buffers.update({key: buffer(value) for key, value in described["buffers"].items()})
+    if described["kind"] == "weight_norm":  # whose tensors the graph may change in place
+        step.register_forward_pre_hook(_check_lengths)
     return step
+
+
+def _check_lengths(step: Any, given: tuple[Any, ...]) -> None:
+    lengths, directions = given
+    if (reason := why_no_lengths(lengths, directions, step.dim)) is not None:
+        raise ValueError(f"the lengths of a weight norm {reason}")
 
 
 def _decoded(key: str, value: Any) -> Any:

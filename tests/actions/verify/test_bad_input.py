@@ -83,9 +83,12 @@ def test_a_data_set_that_is_not_recorded_or_not_known_is_refused(here, project):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("jsc-tiny", "jsc"), "the data set jsc, which is not downloaded because a file names it"),
-        (("jsc-tiny", "cifar10"), "the data set cifar10, which is not downloaded because"),
-        (("/elsewhere/net.onnx", "jsc-sim"), "names the file /elsewhere/net.onnx, which is not op"),
+        (("jsc-tiny", "jsc"), "the data set jsc, which is downloaded only if you name it"),
+        (("jsc-tiny", "cifar10"), "the data set cifar10, which is downloaded only if"),
+        (
+            ("/elsewhere/net.onnx", "jsc-sim"),
+            "names the model file /elsewhere/net.onnx, which is outs",
+        ),
     ],
 )
 def test_what_a_graph_names_is_not_opened_or_downloaded(
@@ -99,7 +102,7 @@ def test_what_a_graph_names_is_not_opened_or_downloaded(
     code, _, err = here("verify", project, *FEW)
     assert code == 2
     assert said in err
-    assert f"if you want that, call ch verify {' '.join(names)} --load" in err
+    assert f"to use it, call ch verify {' '.join(names)} --load" in err
     assert "Initialising" not in err
 
 

@@ -159,6 +159,17 @@ def test_a_graph_that_calls_a_weight_norm_checks_its_lengths(tmp_path):
         wrong.model(X)
 
 
+def test_a_weight_norm_whose_lengths_change_after_loading_is_refused_when_it_runs(tmp_path):
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 4)))
+    loaded = saved_and_loaded(graph_of(model), tmp_path)
+    assert torch.equal(loaded.model(X), model(X))
+    lengths = loaded.modules["0"].parametrizations.weight.original0
+    with torch.no_grad():
+        lengths.as_strided_([1, 1], [1, 1])
+    with pytest.raises(ValueError, match=r"the lengths of a weight norm .* must be \[4, 1\]"):
+        loaded.model(X)
+
+
 class Half(nn.Module):
     def forward(self, weight):
         return weight / 2

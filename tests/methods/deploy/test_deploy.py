@@ -114,6 +114,12 @@ def test_every_layer_that_stays_is_named_with_a_reason(caplog):
         assert "torch finds no CUDA device: layers deployed to cuda-int8 run by" in caplog.text
 
 
+def test_layers_of_floats_of_16_bits_are_refused_with_a_reason():
+    floats = {"name": "float"} | {f"{name}_width": 16 for name in ("data_in", "weight", "bias")}
+    with pytest.raises(PassArgsError, match="node 'first': it is float; quantise it to fp8"):
+        deploy_transform_pass(quantized(floats), {"target": "cuda-fp8"})
+
+
 def test_chosen_nodes_are_deployed_or_refused():
     graph = quantized()
     graph, info = deploy_transform_pass(graph, {"target": "cuda-int8", "nodes": ["head"]})

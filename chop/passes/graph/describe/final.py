@@ -1,4 +1,4 @@
-"""Layers that nothing can be made from any more."""
+"""Refusal of layers that cannot be converted any further."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 def rule_of(op: str) -> Rule | None:
     """Return the rule of an op: its own, or that of its row in the table."""
-    row, own = OPS.get(op), RULES.own().get(op)
+    row, own = OPS.get(op), RULES.quoted(op)
     if own is None and row is not None and "no_arithmetic" in row.traits:
         return lambda call: NOTHING
     flops = None if row is None else row.flops

@@ -23,7 +23,8 @@ writes = WRITERS.register
 def writer_of(op: str) -> WriteOp | None:
     """Return the function that writes an op: its own, or that of ops which are one operator."""
     is_operator = op in OPS and OPS[op].onnx is not None
-    return WRITERS.own().get(op) or (one_operator if is_operator else WRITERS.get(op))
+    found = WRITERS.own().get(op) or WRITERS.quoted(op)
+    return found or (one_operator if is_operator else WRITERS.get(op))
 
 
 def one_operator(call: Any) -> str:

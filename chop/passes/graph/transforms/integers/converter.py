@@ -59,7 +59,7 @@ converts = RULES.register  # decorates a rule
 def rule_of(op: str) -> Rule | None:
     """Return the rule of an op or a layer variant: its own, or that of its op in integers."""
     known = OPS[op].integer if op in OPS else ""
-    return RULES.quoted(op) or RULES.quoted(known) or RULES.get(op)
+    return RULES.quoted(op) or (RULES.quoted(known) if known else None) or RULES.get(op)
 
 
 @dataclass(frozen=True)

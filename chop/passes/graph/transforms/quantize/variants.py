@@ -22,6 +22,8 @@ def layer_variant(op: str, name: str) -> Callable[[Cls], Cls]:
     """
 
     def wrap(cls: Cls) -> Cls:
+        if FORMATS.quoted(name) is not None:
+            raise ValueError(f"{name!r} is a number format; give the layer variant another name")
         cls.variant_name = name
         LAYER_VARIANTS.register(f"{op}_{name}")(cls)
         return cls

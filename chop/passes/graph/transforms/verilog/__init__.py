@@ -21,4 +21,4 @@ __all__ = [
     "emit_vivado_project_transform_pass",
 ]
 
-__getattr__ = lazy.importer(__name__, __file__)
+__getattr__ = lazy.importer(__name__, __file__, room="passes")

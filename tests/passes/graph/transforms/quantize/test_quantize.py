@@ -632,6 +632,8 @@ def test_a_layer_variant_is_what_its_config_name_makes_of_an_op():
         def forward(self, input):
             return torch.nn.functional.linear(input, self.weight / 2, self.bias)
 
+    with pytest.raises(ValueError, match="'ternary' is a number format; give the layer variant"):
+        variants.layer_variant("linear", "ternary")(LinearHalved)
     variants.layer_variant("linear", "cut_in_half")(LinearHalved)
     try:
         module = quantized_module_map["linear_cut_in_half"].from_float(nn.Linear(2, 2), {})
