@@ -74,11 +74,12 @@ def _described_as(file: Path, wanted: str) -> Iterator[None]:
     try:
         yield
     except UnreadableFile as error:
-        if error.reason == RUNS_CODE:  # such as a whole module, of any type
-            raise
+        first = "copy it again if it was one"
+        if error.reason == RUNS_CODE:  # as of a whole module
+            first = f"{SAVE_WEIGHTS} and use `load_type='pt'`"
         raise UnreadableFile(
-            f"{file} is damaged or not a checkpoint ({error.reason}); copy it again if "
-            f"it was one, or give {wanted} or the `load_type` of this file",
+            f"{file} is damaged or not a checkpoint ({error.reason}); {first}, or give {wanted} or "
+            f"the `load_type` of this file",
             error.reason,
         ) from error
 
