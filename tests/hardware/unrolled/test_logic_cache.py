@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from chop import extensions
 from chop.hardware.unrolled import layer_logic, layers_of, logic, logic_cache, unrolled_circuit
 from chop.hardware.unrolled.ops.weighted import linear
 from chop.hardware.unrolled.registry import unrolls
@@ -106,9 +107,16 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch, tr
     assert traced == ["fc1", "fc2"]
 
 
+def test_methods_that_are_added_have_other_entries(monkeypatch):
+    before = logic_cache.entry_of("layer")
+    monkeypatch.setattr(extensions, "METHODS", [*extensions.METHODS, "tests.methods"])
+    assert logic_cache.entry_of("layer") != before
+    assert "tests.methods." in logic_cache.packages_in_key()
+
+
 def test_other_versions_of_alkaid_and_of_the_code_have_other_entries(monkeypatch):
     before = logic_cache.entry_of("layer")
-    monkeypatch.setattr(logic_cache, "_code", lambda: "other")
+    monkeypatch.setattr(logic_cache, "_code", lambda packages: "other")
     assert logic_cache.entry_of("layer") != before
 
 
